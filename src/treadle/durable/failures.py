@@ -84,7 +84,7 @@ def failure_of(step: str, error: Exception, round: int | UnsetType = UNSET) -> t
 
 def _is_restored(again: Exception, error: Exception, fields: Mapping[str, object]) -> bool:
     try:
-        return again.args == error.args and str(again) == str(error) and bool(_state(again) == fields)
+        return again.args == error.args and message_of(again) == message_of(error) and bool(_state(again) == fields)
     except Exception:  # code of the user, and attributes such as arrays, whose comparison is no bool
         return False
 
