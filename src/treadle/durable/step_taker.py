@@ -50,7 +50,6 @@ class StepCall(Struct, frozen=True):
     request: StepRequest
     signature: CallCodec
     function: Callable[[], Any]
-    is_async: bool
     options: StepOptions
 
 
@@ -80,12 +79,11 @@ class StepTaker:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Coroutine[Any, Any, Any]:
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
-        is_coroutine = is_async(function)
-        if options.timeout is not None and not is_coroutine:
+        if options.timeout is not None and not is_async(function):
             raise BadOption(
                 "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
             )
-        call = self._call(name, function, args, kwargs, is_coroutine, options)
+        call = self._call(name, function, args, kwargs, options)
         return self.awaited(call.request.key, lambda: self._step(call))
 
     def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
@@ -136,7 +134,7 @@ class StepTaker:
 
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
-            if not call.is_async:
+            if not is_async(call.function):
                 value = await self.backend.call(self.run, call.function)
                 return await value if inspect.isawaitable(value) else value
             if call.options.timeout is None:
@@ -153,9 +151,7 @@ class StepTaker:
     async def _suspend_for_try(self, request: StepRequest, until: float) -> NoReturn:
         """Suspend the run until the next try of a step is due. A task of the function raises the suspension in place of
         its step; what awaits the task raises it in the function."""
-        key, until = await self.tries.alone(request, until)
-        now = self._moment()
-        outcome = judge.asleep(self.run.record, key, max(until - now, EARLY), now)
+        outcome = self._asleep(*await self.tries.alone(request, until))
         if self.run.place is None or asyncio.current_task() is self.run.place:
             self._leave(outcome)
         self._between = outcome
@@ -169,14 +165,12 @@ class StepTaker:
         """Take the step in a thread; the function runs in this thread."""
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        call = self._call(name, function, args, kwargs, False, options)
+        call = self._call(name, function, args, kwargs, options)
         request = call.request
         try:
             while not self.checkpoints.is_over(request.key):
                 if (until := self._next_try(request)) is not None:
-                    key, until = self.wait_here(self.tries.alone(request, until))
-                    now = self._moment()
-                    self._leave(judge.asleep(self.run.record, key, max(until - now, EARLY), now))
+                    self._leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
                 with self.tries.progress(request):
                     if self.checkpoints.caught and not request.is_late:
                         self.wait_here(self.backend.save(self.run))
@@ -193,9 +187,7 @@ class StepTaker:
 
     # --- in both
 
-    def _call(
-        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, is_async: bool, options: StepOptions
-    ) -> StepCall:
+    def _call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions) -> StepCall:
         self._stay(name)
         if options.retry is not None and self.run.place is IN_BATCH:
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
@@ -204,7 +196,7 @@ class StepTaker:
         late = self.backend.is_cancelled(self.run)
         request = self.checkpoints.ask(name, checksum_of(args, kwargs), late)
         signature = self._signature(request, function)
-        return StepCall(request, signature, functools.partial(function, *args, **kwargs), is_async, options)
+        return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
 
     @property
     def tries(self) -> Tries:
@@ -241,9 +233,7 @@ class StepTaker:
         if retry is None or isinstance(error, Defer):
             self._errors[request.key] = shown, error
             self.checkpoints.raised(request, failure)
-            if shown is error:
-                raise error
-            raise shown from error
+            self._raise(request.key)
         tries = self._tried(request) + 1
         tried = judge.Failure.of(self.run.record, tries, retry)
         try:
@@ -254,6 +244,18 @@ class StepTaker:
         until = UNSET if delay is None else self._moment() + delay
         self._errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
+
+    def _raise(self, key: str) -> NoReturn:
+        """Raise the error of a step that is known in this run."""
+        shown, error = self._errors[key]
+        if shown is error:
+            raise error
+        raise shown from error
+
+    def _asleep(self, key: str, until: float) -> Outcome:
+        """The outcome of a run that sleeps until the next try of a step."""
+        now = self._moment()
+        return judge.asleep(self.run.record, key, max(until - now, EARLY), now)
 
     def _tried(self, request: StepRequest) -> int:
         entry = self.checkpoints.entries.get(request.key)
@@ -281,10 +283,7 @@ class StepTaker:
             if request.key not in self._errors:
                 shown = error_of(request.key, entry.failure)
                 self._errors[request.key] = shown, shown
-            shown, error = self._errors[request.key]
-            if shown is error:
-                raise error
-            raise shown from error
+            self._raise(request.key)
         text = entry.result
         if text is None:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
