@@ -88,7 +88,7 @@ def checksum_of(args: Any, kwargs: Any) -> str | UnsetType:
         return UNSET
     try:
         return f"{zlib.crc32(_in_order((args, kwargs))):08x}"
-    except (TypeError, ValueError, msgspec.MsgspecError):
+    except (TypeError, *UNREADABLE):
         return UNSET
 
 
