@@ -39,7 +39,7 @@ async def ends(job):
     """Run a worker until the job has ended, and print its result, or the class of its error."""
     async with Worker(app, lease=1, poll=0.05):
         try:
-            print(await (await job.enqueue()).result(timeout=60))
+            print(await (await app.enqueue(job)).result(timeout=60))
         except JobNotDone as error:
             print(type(error).__name__)
 '''
