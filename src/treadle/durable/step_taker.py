@@ -34,6 +34,7 @@ from treadle.durable.backend import (
 from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.pending import Pending
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
@@ -166,7 +167,8 @@ class StepTaker:
     async def _suspend_for_try(self, request: StepRequest, until: float) -> NoReturn:
         """Suspend the run until the next try of a step is due. A task of the function raises the suspension in place of
         its step; what awaits the task raises it in the function."""
-        outcome = self._asleep(*await self.tries.alone(request, until))
+        key, until = await self.tries.alone(request, until)
+        outcome = self.suspended_for(Pending(until=until, sleep=key))
         if self.run.place is None or asyncio.current_task() is self.run.place:
             self.leave(outcome)
         self._between = outcome
@@ -187,7 +189,8 @@ class StepTaker:
                 if time_limits.in_time_limit():
                     self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
-                    self.leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
+                    key, until = self.wait_here(self.tries.alone(request, until))
+                    self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 with self.tries.progress(request):
                     if self.checkpoints.caught and not request.is_late:
                         self.wait_here(self.backend.save(self.run))
@@ -277,11 +280,9 @@ class StepTaker:
             raise error
         raise shown from error
 
-    def _asleep(self, key: str, until: float) -> Outcome:
-        """The outcome of a run that sleeps until the next try of a step."""
-        now = self.moment()
-        moment, key = time_limits.nearest(until, key)
-        return judge.asleep(self.run.record, key, max((moment or until) - now, EARLY), now)
+    def suspended_for(self, pending: Pending) -> Outcome:
+        """The outcome of a run that is suspended for this, and for the waits of its other tasks."""
+        return time_limits.limited(pending).suspended(self.run.record, self.moment())
 
     def _tried(self, request: StepRequest) -> int:
         entry = self.checkpoints.entries.get(request.key)
@@ -352,6 +353,19 @@ class StepTaker:
                 error = original if error is shown else error
         return error, is_final
 
+    def refuse(self, why: str) -> None:
+        """The run fails whatever its function does, which may not see the error of a task."""
+        self._misused = BadStep("wait", why)
+
+    def in_progress(self, outer: set[str], changed: Callable[[], None]) -> bool:
+        """Whether a step is in progress, other than these; `changed` is called when one has ended."""
+        return self._tries is not None and self._tries.in_progress(outer, changed)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
+        return self.run.suspended_as is not None or self._between is not None
+
     @property
     def is_between_tries(self) -> bool:
         """Whether a task of the function has suspended the run between two tries of its step."""
@@ -396,7 +410,7 @@ class StepTaker:
     def _stay(self, step: str) -> None:
         """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
         here, too. Raises BadStep for a loop that swallows it."""
-        if self.run.suspended_as is None and self._between is None:
+        if not self.is_suspended:
             return
         self._repeated += 1
         if self._repeated > MOST_REPEATED:
