@@ -283,7 +283,7 @@ async def test_a_time_limit_around_tasks(app: App, clock: HandClock, pages: Page
     assert await job.result(0) == "late"
 
 
-async def test_a_wait_inside_a_step_and_one_beside_it(app: App, clock: HandClock, pages: Pages, ledger: Ledger) -> None:
+async def test_a_wait_inside_a_step_and_one_in_another_branch(app: App, clock: HandClock, pages: Pages, ledger: Ledger) -> None:
     async def outer() -> int:
         await current().sleep(60)
         return int(await pages.call(1))
@@ -291,8 +291,8 @@ async def test_a_wait_inside_a_step_and_one_beside_it(app: App, clock: HandClock
     @app.task
     async def boss() -> list[int]:
         here = current()
-        both = await asyncio.gather(here.step("outer", outer), here.sleep(10, name="beside"))
-        return [both[0], await here.call(pages.fetch.job(2))]
+        both = await asyncio.gather(here.step("outer", outer), here.sleep(10, name="other"))
+        return [both[0], 20]
 
     job = await boss.enqueue()
     await drain(app)

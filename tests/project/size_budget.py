@@ -15,7 +15,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_348, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_832, 4),  # URLs of files; results of Any | None; +2: restarts; instants of a job
-    "treadle/durable": (1_900, 0),  # +35: restart, warnings, codecs once a run; +723: children, races, time limits
+    "treadle/durable": (2_110, 0),  # +35: restart, warnings; +933: children, races, time limits, waits in tasks
     "treadle/execution": (
         1_051,
         0,

@@ -154,7 +154,7 @@ class Parking:
     # --- the tasks of the run
 
     def _busy(self) -> list[asyncio.Future[Any]] | None:
-        """What the tasks of the run await that is neither a wait nor one of these tasks. None: a task is about to run.
+        """The futures that the tasks of the run await, without its waits and its tasks. None: a task is about to run.
         Raises Refused."""
         todo: list[Any] = [task for task in self._run.checkpoints.tasks if not task.done()]
         if isinstance(self._run.run.place, asyncio.Task):
@@ -211,7 +211,7 @@ def _is_timed(chain: list[Any]) -> bool:
     """Whether one of these coroutines is in a block of `asyncio.timeout` with a time."""
     for coroutine in chain:
         for thing in gc.get_referents(coroutine):
-            manager = getattr(thing, "__self__", None)
+            manager: Any = getattr(thing, "__self__", None)
             inner = gc.get_referents(manager.gen) if hasattr(manager, "gen") else ()  # of a decorated generator
             for block in (manager, *(getattr(part, "__self__", None) for part in inner)):
                 if isinstance(block, asyncio.Timeout) and block.when() is not None:
