@@ -52,7 +52,7 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    AsCompleted Audit BatchDecorator BatchOptions Bound Continuation Dead Done HasId Jobs Lifespan Limits MetricsReader
+    AsCompleted Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader
     Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When Workflow Workflows
 """
 
