@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, ForeignRow, Signalled
-from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
+from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy.rounds import round_of
 from treadle.storage import patiently
 from treadle.storage.contract import Storage
@@ -98,19 +98,10 @@ def _signal_of(row: Record) -> SignalRow | None:
         return None
 
 
-def usable(stored: Record, row: Record, timed: bool) -> bool:
-    """Whether a wait of this job may use this row: it is open, the signal was given, or (`timed`) this very wait timed
-    out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
-    if not stored.state.final or stored.state is State.SUCCEEDED:
-        return True
-    signal = _signal_of(stored)
-    return (
-        signal is not None
-        and timed
-        and stored.reason == EXPIRED
-        and signal.reopenings == row.reopenings
-        and not signal.given
-    )
+def usable(stored: Record) -> bool:
+    """Whether a wait may use this row: it is open, or the signal was given. Others have expired, or an operator has
+    cancelled them."""
+    return not stored.state.final or stored.state is State.SUCCEEDED
 
 
 async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()) -> None:
