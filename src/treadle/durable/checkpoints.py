@@ -55,7 +55,8 @@ class Checkpoint(Struct, omit_defaults=True):
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
-    turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
+    turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
+    ask: str | UnsetType = UNSET  # the tag of the row that takes the answer to that message
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
 

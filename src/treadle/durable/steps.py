@@ -14,20 +14,17 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
-from treadle.core import defaults
-from treadle.core.command_lines import command
 from treadle.core.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
-from treadle.core.model import OURS, ROUND, Outcome, Record, State
+from treadle.core.model import OURS, ROUND, Outcome, State
 from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun
-from treadle.durable.checkpoints import Checkpoint, StepRequest, valued
+from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.mailbox import Mailboxes
 from treadle.durable.run_locks import RunLocks
-from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
 from treadle.policy import judge
 from treadle.policy.retry import Defer, seconds, until
 from treadle.policy.rounds import Round, restarted
-from treadle.serialization.call_codec import Codec, decode_any
-from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, signal_id, signal_row, usable
+from treadle.serialization.call_codec import Codec
 
 log = logging.getLogger("treadle")
 
@@ -39,8 +36,7 @@ class Durable(StepTaker):
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend, codec)
-        self._waited = dict(self._round.turns)  # signals received or no longer waited for -> the last row used
-        self._received: set[str] = set()
+        self.mailboxes = Mailboxes(self)
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
@@ -70,60 +66,7 @@ class Durable(StepTaker):
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
-        self._leave(restarted(record, Round(self._round.number + 1, self._waited), payload))
-
-    async def wait_for(self, name: str, request: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
-        entry = request.entry
-        if entry is None:
-            entry = await self._arrived(name, request, None if timeout is None else seconds(timeout, "timeout"))
-            self.checkpoints.keep(request, entry)
-            await self.backend.save(self.run)
-        if isinstance(entry.turn, int):
-            self._waited[name] = entry.turn
-        if entry.gave_up:
-            job = self.run.record.job
-            within = "in time" if timeout is None else f"within {seconds(timeout, 'timeout'):g} s"
-            raise TimeoutError(
-                f"{job.task} {job.id} did not receive the signal {name!r} {within}; "
-                f"{command('jobs', 'signal', job.id, name)} sends it to a later wait"
-            )
-        self._received.add(name)
-        text = entry.result
-        if text is None:
-            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
-        return decode_any(text) if kind is Any else signature_of_kind(kind, "wait_for").decode_result(text)
-
-    async def _arrived(self, name: str, request: StepRequest, timeout: float | None) -> Checkpoint:
-        """The entry for a signal that has arrived, or for a wait that timed out. Raises Suspend to wait for it."""
-        if name in self._received:
-            raise BadStep(name, f"this run has already received the signal; wait for another name, such as '{name}:2'")
-        row, used = self.run.record, self._waited.get(name, 0)
-        turn, signal = await self._row(name, used, timeout is not None)
-        if signal is None and timeout != 0:
-            to_deadline = None if row.deadline_at is None else max(EARLY, row.deadline_at - self._moment())
-            limits = [limit for limit in (timeout, to_deadline) if limit is not None]
-            # The row of an ended job ends at its deadline: while it is open, the workflow cannot be pruned.
-            new = signal_row(row, name, turn, min(limits, default=defaults.SIGNAL_ROW))
-            self._leave(judge.awaiting(row, (new.id,), (new,)))
-        if signal is not None and signal.state is State.SUCCEEDED:
-            return valued(request, signal.result or "null", False, turn=turn)
-        if signal is not None and not signal.state.final and timeout != 0:
-            self._leave(judge.awaiting(row, (signal.id,)))
-        return Checkpoint(request.after, gave_up=True, turn=turn if signal is not None and signal.state.final else used)
-
-    async def _row(self, name: str, used: int, timed: bool) -> tuple[int, Record | None]:
-        """The row in which this wait and the signal are joined. A wait without a timeout uses the next row when a row
-        has expired."""
-        row, start = self.run.record, used + 1
-        while True:
-            turns = range(start, start + SEEN_AT_ONCE)
-            rows = await self.backend.get([signal_id(row.job.id, name, turn) for turn in turns])
-            for turn, signal in zip(turns, rows, strict=True):
-                if signal is not None:
-                    check_signal(signal, row)
-                if signal is None or usable(signal, row, timed):
-                    return turn, signal
-            start += SEEN_AT_ONCE
+        self._leave(restarted(record, Round(self._round.number + 1), payload))
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""

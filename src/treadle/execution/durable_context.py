@@ -13,7 +13,7 @@ import msgspec
 
 from treadle.core import defaults
 from treadle.core.errors import NestedTransaction, NotRunning
-from treadle.durable import Durable, Once
+from treadle.durable import Ask, Durable, Once, SynchronousAsk
 from treadle.execution.job_run import JobRun
 from treadle.execution.step_calls import Step, SynchronousStep
 
@@ -62,9 +62,64 @@ class DurableContext(msgspec.Struct, frozen=True):
 
         async def wait() -> Any:
             durable.alone(name)
-            return await durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
+            return await durable.mailboxes.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
 
         return durable.awaited(f"wait:{name}", wait)
+
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def receive(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> Coroutine[Any, Any, T]: ...
+    def receive(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> Coroutine[Any, Any, Any]:
+        """The next value that `app.jobs.send(id, name, value)` has put in this mailbox, decoded as `returns`: each one
+        once, in the order of the sends. The wait uses no slot, see `sleep`.
+
+        Raises TimeoutError after `timeout` seconds (the run may receive again), BadStep and StepMismatch.
+        """
+        durable = self._durably(name)
+
+        async def receive() -> Any:
+            durable.alone(name)
+            return await durable.mailboxes.receive(name, durable.checkpoints.ask(f"receive:{name}"), timeout, returns)
+
+        return durable.awaited(f"receive:{name}", receive)
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Ask[Any]]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> Coroutine[Any, Any, Ask[T]]: ...
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> Coroutine[Any, Any, Ask[Any]]:
+        """As `receive`, for messages of `app.jobs.ask(id, name, value)`: the value is `ask.value`, and
+        `await ask.answer(value)` or `await ask.refuse(why)` answers the sender."""
+        durable = self._durably(name)
+
+        async def receive() -> Ask[Any]:
+            durable.alone(name)
+            request = durable.checkpoints.ask(f"receive:{name}")
+            return Ask(*await durable.mailboxes.receive_ask(name, request, timeout, returns))
+
+        return durable.awaited(f"receive:{name}", receive)
+
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        """Publish a value that `app.jobs.value(id, name)` reads, also after the job has ended, in place of the last one
+        of that name. It is stored with the next step, sleep or wait, before the function of a step runs.
+
+        At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
+        """
+        durable = self._durably(name)
+
+        async def publish() -> None:
+            durable.mailboxes.publish(name, value)
+
+        return durable.awaited(f"publish:{name}", publish)
 
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
@@ -92,7 +147,7 @@ class DurableContext(msgspec.Struct, frozen=True):
 
     @property
     def sync(self) -> Synchronous:
-        """`step`, `sleep` and `wait_for` for functions in threads."""
+        """The same calls for functions in threads, which return their values."""
         return Synchronous(self._durably("sync"))
 
     def _durably(self, step: str | None = None) -> Durable:
@@ -140,7 +195,38 @@ class Synchronous:
         """As `current().wait_for`."""
         durable = self._durable
         durable.alone(name, here=True)
-        return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
+        request = durable.checkpoints.ask(f"wait:{name}")
+        return durable.wait_here(durable.mailboxes.wait_for(name, request, timeout, returns))
+
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().receive`."""
+        durable = self._durable
+        durable.alone(name, here=True)
+        request = durable.checkpoints.ask(f"receive:{name}")
+        return durable.wait_here(durable.mailboxes.receive(name, request, timeout, returns))
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> SynchronousAsk[Any]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> SynchronousAsk[T]: ...
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> SynchronousAsk[Any]:
+        """As `current().receive_ask`."""
+        durable = self._durable
+        durable.alone(name, here=True)
+        request = durable.checkpoints.ask(f"receive:{name}")
+        return SynchronousAsk(*durable.wait_here(durable.mailboxes.receive_ask(name, request, timeout, returns)))
+
+    def publish(self, name: str, value: object) -> None:
+        """As `current().publish`."""
+        self._durable.mailboxes.publish(name, value)
 
     def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
         """As `current().restart`."""

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
+PREFIX: Final = {  # method -> how its checkpoints begin
+    "step": "",
+    "sleep": "sleep:",
+    "wait_for": "wait:",
+    "receive": "receive:",
+    "receive_ask": "receive:",
+    "publish": "publish:",
+}
 MOST: Final = 200  # functions that are read for one task
 STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
 

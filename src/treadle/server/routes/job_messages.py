@@ -86,6 +86,29 @@ class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):
     value: Any = None
 
 
+class MessageSent(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of a mailbox, and a value, any JSON.
+
+    key  a message that is sent again with its key is received once
+    """
+
+    name: Name
+    value: Any = None
+    key: Name | None = None
+
+
+class AskSent(MessageSent, frozen=True, forbid_unknown_fields=True):
+    """A message, and how long its sender waits for the answer."""
+
+    timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 10.0
+
+
+class Answered(Struct, frozen=True):
+    """A value of a job, any JSON."""
+
+    value: Any
+
+
 class Acted(Struct, frozen=True):
     """The number of jobs that were changed. warning: a hint that the given name may be mistyped."""
 
