@@ -184,6 +184,9 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     waits = None if row.state.final or all(up.startswith(SIGNAL) for up in row.after) else after
     due = "lease ends" if row.state is State.RUNNING else "due"
     done = ", ".join(f"{name} ({shortened(what, 60)})" for name, what in steps(row))
+    values = ", ".join(
+        f"{name}={stored_values.shown(stored_values.value(text), text)}" for name, text in published(row)
+    )
     return [
         ("id", job.id),
         ("state", str(row.state)),
@@ -203,14 +206,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("workflow", job.root),
         ("parent", job.parent),
         ("steps", done),
-        (
-            "published",
-            _cut(
-                ", ".join(
-                    f"{name}={stored_values.shown(stored_values.value(text), text)}" for name, text in published(row)
-                )
-            ),
-        ),
+        ("published", _cut(values)),
         ("progress", note_of(row)),
         ("created", stamp(row.created_at, now)),
         ("started", stamp(row.started_at, now)),
