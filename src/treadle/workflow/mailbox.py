@@ -187,7 +187,8 @@ async def _settle(
 async def _free(storage: Storage, job: Record, message: Message, used: int) -> tuple[int, Record | None]:
     """The first free turn behind those that the job has used, and its row if the job waits there."""
     first, last = used + 1, used + defaults.MAX_MESSAGES
-    turns: Sequence[int] = [*range(first, first + SEEN_AT_ONCE), *range(first + SEEN_AT_ONCE, last, STRIDE), last]
+    near = min(first + SEEN_AT_ONCE, last)
+    turns: Sequence[int] = [*range(first, near), *range(near, last, STRIDE), last]
     while True:
         before = turns[0] - 1
         rows = await storage.get([signal_id(job.id, message.name, turn) for turn in turns])
