@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
-from treadle.core.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMismatch, StorageError, TooLarge
+from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooLarge
 from treadle.core.model import OURS, ROUND, Outcome, State
-from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun
-from treadle.durable.checkpoints import Checkpoint, StepRequest
-from treadle.durable.mailbox import Mailboxes
+from treadle.durable import time_limits
+from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
+from treadle.durable.branches import place_here
+from treadle.durable.mailbox import end_signals
+from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
-from treadle.policy import judge
-from treadle.policy.retry import Defer, seconds, until
+from treadle.durable.waits import Wait, Waiting
+from treadle.policy.retry import Defer, seconds
 from treadle.policy.rounds import Round, restarted
 from treadle.serialization.call_codec import Codec
 
@@ -36,29 +39,58 @@ class Durable(StepTaker):
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend, codec)
-        self.mailboxes = Mailboxes(self)
-        self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
+        self._locks = RunLocks(run.record, backend, self.moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
 
-    async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
-        now, entry = self._moment(), request.entry
-        if (length is None) == (moment is None):
-            raise BadOption("sleep", "give seconds or until=, not both")
-        if entry is None:
-            remaining = seconds(length, "sleep") if length is not None else until(moment, "sleep", now)
-        elif isinstance(entry.until, float):
-            remaining = 0.0 if self._came_due(request.key) else entry.until - now
-            if length is not None:
-                remaining = min(remaining, seconds(length, "sleep"))
-        else:
-            raise StepMismatch(self.run.record.job.id, request.key, request.after, "another step of that name")
-        if remaining > EARLY:
-            self.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
-            self._leave(judge.asleep(self.run.record, request.key, remaining, now))
-        if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
-            # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
-            self.checkpoints.keep(request, Checkpoint(entry.after, until=now))
+    def waiting(self, wait: Wait) -> Waiting[Any]:
+        """The wait as the function awaits it."""
+        return Waiting(wait, self.awaited(wait.request.key, lambda: self.over(wait)))
+
+    async def over(self, wait: Wait) -> Any:
+        """The value of a wait that is over. Suspends the run until then."""
+        request = wait.request
+        self.alone(request.key)
+        if place_here() == request.branch.place:
+            self.checkpoints.decide(request.branch)
+        try:
+            return await self.over_here(wait)
+        except asyncio.CancelledError as error:
+            if not self.backend.is_cancelled(self.run):
+                self.cut_off(request, error)
+                await wait.drop()
+            raise
+
+    async def over_here(self, wait: Wait) -> Any:
+        """`over`, on the event loop for a function in a thread."""
+        request = wait.request
+        try:
+            await self.cut_again(request)
+            if time_limits.in_time_limit():
+                await time_limits.check(self, request, recorded_only=True)
+            pending = await wait.look()
+            if pending is not None:
+                if time_limits.in_time_limit():
+                    await time_limits.check(self, request)
+                    pending = time_limits.limited(pending)
+                self.leave(pending.suspended(self.run.record, self.moment()))
+            is_new = request.key in self.checkpoints.unsaved
+            if is_new:
+                await self.backend.save(self.run)
+            if is_new or self.checkpoints.following(request.key) is None:
+                await wait.conclude()
+            return wait.value()
+        finally:
+            self.checkpoints.end(request)
+
+    def parts_of(self, waits: Mapping[str, object]) -> dict[str, Wait]:
+        """The waits that take part in a race; they are not awaited themselves. Raises BadOption."""
+        parts = parts_of(waits)
+        for name, part in parts.items():
+            waiting: Any = waits[name]
+            self.forget(part.request.key)
+            waiting.close()
+        return parts
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
@@ -66,7 +98,7 @@ class Durable(StepTaker):
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
-        self._leave(restarted(record, Round(self._round.number + 1), payload))
+        self.leave(restarted(record, Round(self.round.number + 1), payload))
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""
@@ -115,6 +147,11 @@ class Durable(StepTaker):
                 await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
+        if self.mailboxes.expected and outcome.state.final:
+            try:
+                await shielded(end_signals(self))
+            except (asyncio.CancelledError, StorageError):
+                log.warning("could not end the signals of job %s; they will expire", outcome.id)
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round

@@ -292,7 +292,6 @@ def check_signal(job: NewJob) -> str:
         job,
         f"the signal {signal.signal!r} to job {signal.job}",
     )
-    a_count("reopenings", signal.reopenings)
     an_id("job", signal.job)
     return signal.job
 

@@ -63,10 +63,10 @@ class Message(Struct, frozen=True):
     remembered: float = defaults.ONCE
     is_signal: bool = False
 
-    def row(self, job: NewJob, turn: int, reopenings: int = 0) -> NewJob:
+    def row(self, job: NewJob, turn: int) -> NewJob:
         """The row that holds it. Its value is durable once the row is stored; the row ends by itself if its sender
         dies."""
-        header = SignalRow(job.id, self.name, reopenings, True, self.tag if self.asks else "")
+        header = SignalRow(job.id, self.name, True, self.tag if self.asks else "")
         row = mailbox_row(header, turn, job, defaults.SIGNAL_GIVEN, f'["{self.nonce}",{self.text}]')
         return replace(row, nonce=self.nonce)
 
@@ -131,7 +131,7 @@ async def send(storage: Storage, job: Record, message: Message, reach: tuple[str
         if waiting is not None:
             done = await _settle(storage, waiting, message, further, reach)
         else:
-            new = replace(message.row(job.job, turn, job.reopenings), reach=reach)
+            new = replace(message.row(job.job, turn), reach=reach)
             done = await _store(storage, new, further)
         if done is not None:
             return done

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, ForeignRow
-from treadle.core.model import EXPIRED, NewJob, Record, State
+from treadle.core.model import NewJob, Record, State
 
 SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
 ONCE_KEY = "treadle.once "  # prefix of the keys of once-locks
@@ -23,7 +23,7 @@ SEEN_AT_ONCE = 8  # rows read in one round trip
 
 
 class SignalRow(Struct, frozen=True, omit_defaults=True):
-    """The header of a row of a mailbox: readable for operators, and used to tell rounds of a reopened job apart.
+    """The header of a row of a mailbox, which operators read.
 
     given  a sender stored the row, with the value; otherwise the wait of the job did
     ask    the tag of the row that takes the answer; "": the sender waits for none
@@ -31,7 +31,6 @@ class SignalRow(Struct, frozen=True, omit_defaults=True):
 
     job: str
     signal: str
-    reopenings: int = 0
     given: bool = False
     ask: str = ""
 
@@ -55,7 +54,7 @@ def signal_id(job: str, name: str, turn: int) -> str:
 
 def signal_row(row: Record, name: str, turn: int, deadline: float) -> NewJob:
     """The row that a job waits for until a sender settles it with a value."""
-    return mailbox_row(SignalRow(row.job.id, name, row.reopenings), turn, row.job, deadline)
+    return mailbox_row(SignalRow(row.job.id, name), turn, row.job, deadline)
 
 
 def mailbox_row(header: SignalRow, turn: int, job: NewJob, deadline: float, payload: str = "[]") -> NewJob:
@@ -112,13 +111,10 @@ def is_message(stored: Record) -> bool:
     return signal is not None and signal.given and stored.state is not State.CANCELLED
 
 
-def usable(stored: Record, row: Record, timed: bool) -> bool:
-    """Whether a wait of this job may use this row: it is open, it has a value, or (`timed`) this very wait timed out on
-    it. Rows of an earlier round, or cancelled by an operator, are not used."""
-    if not stored.state.final or is_message(stored):
-        return True
-    signal = header_of(stored.job)
-    return signal is not None and timed and stored.reason == EXPIRED and signal.reopenings == row.reopenings
+def usable(stored: Record) -> bool:
+    """Whether a wait may use this row: it is open, or it has a value. Others have expired, or an operator has cancelled
+    them."""
+    return not stored.state.final or is_message(stored)
 
 
 def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:
