@@ -252,7 +252,7 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/jobs/{id}/signal": of_each("/v1/jobs/{id}/signal", {"name": "approved", "value": "mine"}),
     "POST /v1/jobs/{id}/send": of_each("/v1/jobs/{id}/send", {"name": "approved", "value": "mine", "key": "k"}),
     "POST /v1/jobs/{id}/ask": of_each("/v1/jobs/{id}/ask", {"name": "approved", "value": "mine", "timeout": 0}),
-    "GET /v1/jobs/{id}/values/{name}": of_each("/v1/jobs/{id}/values/status?timeout=0"),
+    "GET /v1/jobs/{id}/value": of_each("/v1/jobs/{id}/value?name=status"),
     "POST /v1/jobs/{id}/run_now": of_each("/v1/jobs/{id}/run_now"),
     "GET /v1/schedules": [("/v1/schedules", None)],
     "GET /v1/schedules/{name}": [("/v1/schedules/nightly", None)],

@@ -59,7 +59,7 @@ PATHS: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/jobs/{}/signal", {"name": "s", "value": 1}),
     ("POST", "/v1/jobs/{}/send", {"name": "s", "value": 1}),
     ("POST", "/v1/jobs/{}/ask", {"name": "s", "value": 1, "timeout": 0}),
-    ("GET", "/v1/jobs/{}/values/s?timeout=0", None),
+    ("GET", "/v1/jobs/{}/value?name=s", None),
     ("GET", "/v1/jobs?queue=q&parent={}", None),
     ("GET", "/v1/jobs?queue=q&workflow={}&count=true", None),
     ("GET", "/v1/jobs?queue=far", None),

@@ -54,7 +54,7 @@ async def test_the_native_api_sends_asks_and_reads(session: aiohttp.ClientSessio
 async def _over_http(app: App, call: Caller) -> None:
     job = await carts(app).enqueue()
     path = f"/v1/jobs/{job.id}"
-    assert await call(f"{path}/values/count?timeout=0", method="GET") == (
+    assert await call(f"{path}/value?name=count", method="GET") == (
         408,
         {"error": "timeout", "message": f"job {job.id} has published no value 'count' yet", "details": {}},
     )
@@ -65,7 +65,7 @@ async def _over_http(app: App, call: Caller) -> None:
         assert await call(f"{path}/send", {"name": "add", "value": "milk"}) == (200, {"jobs": 1})
         status, problem = await call(f"{path}/ask", {"name": "add", "value": ""})
         assert (status, problem["error"], problem["details"]["why"]) == (409, "ask_refused", "it has no name")
-        assert await call(f"{path}/values/count", method="GET") == (200, {"value": 2})
+        assert await call(f"{path}/value?name=count", method="GET") == (200, {"value": 2})
         status, history = await call(f"{path}/history", method="GET")
         assert (status, history["values"]) == (200, {"count": 2})
         assert (await call(f"{path}/ask", {"name": "add", "value": "end"}))[0] == 200

@@ -75,6 +75,13 @@ class Patience(Struct, frozen=True):
     timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 20.0
 
 
+class ValueRead(Struct, frozen=True):
+    """The name of a published value, and how long to wait for the first one."""
+
+    name: Name
+    timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 0.0
+
+
 class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     tree: bool = True
 

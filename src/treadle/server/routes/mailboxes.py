@@ -11,7 +11,7 @@ from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call, Operation
-from treadle.server.routes.job_messages import Acted, Answered, AskSent, MessageSent, Patience, SignalAsked
+from treadle.server.routes.job_messages import Acted, Answered, AskSent, MessageSent, SignalAsked, ValueRead
 from treadle.server.routes.shown import value_shown
 from treadle.server.settings import Settings
 from treadle.storage import messages
@@ -84,13 +84,13 @@ class MailboxRoutes:
             answer = await self._in_time(call, jobs.ask(id, asked.name, asked.value, timeout=limit, key=asked.key))
         return Answered(value_shown(asked.name, answer, call.redaction))
 
-    @Operation("GET /v1/jobs/{id}/values/{name}", tag="jobs", scope="read", others=(404, 408))
-    async def value(self, call: Call[None, Patience]) -> Answered:
+    @Operation("GET /v1/jobs/{id}/value", tag="jobs", scope="read", others=(404, 408))
+    async def value(self, call: Call[None, ValueRead]) -> Answered:
         """Read the value that a job published last under this name.
 
         The call waits for the first one; the answer is 408 if there is none in time.
         """
-        jobs, id, name = self._jobs(call), call.part("id"), call.part("name")
+        jobs, id, name = self._jobs(call), call.part("id"), call.query.name
         if not rights.sees(call.token, await jobs.get(id)):
             raise UnknownJob(id)
         limit = min(call.query.timeout, self._settings.max_wait)
