@@ -34,6 +34,7 @@ from treadle.durable.backend import (
 from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
@@ -64,9 +65,7 @@ class StepTaker:
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self._codec = codec
         self.round = round_of(row.checkpoints)
-        self.waited = dict(self.round.turns)  # signals received or no longer waited for -> the last row used
-        self.received: set[str] = set()  # signals
-        self.expected: set[str] = set()  # signals that this run has asked for and not received
+        self.mailboxes = RunMailboxes(row.checkpoints)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
