@@ -118,7 +118,7 @@ class WorkerDurableBackend:
 
     async def _get(self, ids: list[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
-            return await whole(self._storage, await self._storage.get(ids), "result")
+            return await whole(self._storage, await self._storage.get(ids), "payload", "result")
 
         return await self._repeat(read)
 
