@@ -165,7 +165,7 @@ async def test_a_mailbox_is_bounded(app: App, spy: Spy, monkeypatch: pytest.Monk
     assert await job.result(0) == list(range(1, 72))
 
 
-async def test_what_cannot_be_sent_is_refused(app: App) -> None:
+async def test_values_that_cannot_be_sent_are_refused(app: App) -> None:
     job = await adder(app).enqueue()
     with pytest.raises(UnknownJob):
         await app.jobs.send("nobody", "add", 1)
@@ -360,7 +360,7 @@ async def test_an_asker_that_gives_up_leaves_the_question(app: App, clock: HandC
 
 
 @shows("a worker that dies between storing and sending an answer leaves the answer as it was")
-async def test_an_answer_is_given_once_whatever_dies(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_an_answer_is_stored_before_it_is_sent(app: App, spy: Spy, clock: HandClock) -> None:
     """The first run stores the answer and dies; the second would compute another one."""
     runs: list[int] = []
 
@@ -513,7 +513,7 @@ async def test_a_later_run_does_not_publish_earlier_values_again(app: App, spy: 
     assert values == ["last 0", "last 1"]
 
 
-async def test_what_is_published_is_bounded(app: App) -> None:
+async def test_published_values_are_bounded(app: App) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t(names: int, size: int) -> None:
         for number in range(names):

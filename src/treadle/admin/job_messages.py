@@ -223,7 +223,7 @@ class JobMessages:
 async def _awaited(
     storage: Storage, ids: Sequence[str], look: Callable[[], Awaitable[T | None]], limit: float
 ) -> T | None:
-    """What `look` finds, within `limit` seconds; it looks again after each notification about these jobs."""
+    """The result of `look`, called at once and after each notification about these jobs; None after `limit` s."""
     until = asyncio.get_running_loop().time() + limit
     while True:
         remaining = until - asyncio.get_running_loop().time()

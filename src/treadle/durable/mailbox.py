@@ -1,4 +1,4 @@
-"""What a run receives from its mailboxes, the answers that it gives, and the values that it publishes.
+"""Receives messages and signals in a run, answers them, and publishes values.
 
 A message is received once: its value is an entry of the history, stored before the function gets it. Only then is its
 row released, so that a job which lives for months does not keep the rows of its messages.
