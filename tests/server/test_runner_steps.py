@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures import KINDS
 from tests.server.places import a_place
 from tests.server.test_api import Client
-from treadle import App, Sizes, every
+from treadle import App, Sizes
 from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site
 from treadle.server.auth.tokens import Token, digest
@@ -331,7 +331,7 @@ class TestSizes:
 
 
 async def test_rows_of_treadle_take_no_steps(site: Site) -> None:
-    await site.app.schedules.upsert("nightly", site.app.stub("trip").job(), every(3600))
+    await site.app.schedules.upsert("nightly", site.app.stub("trip").job(), every=3600)
     [row] = (await site.app.storage.find(Query(queue="treadle", limit=10))).records
     site.clock.advance(3601)
     [run] = await site.claim("treadle", ids=[row.id])

@@ -16,6 +16,7 @@ from treadle.durable.children import Children as Children
 from treadle.durable.children import ChildWait as ChildWait
 from treadle.durable.children import checksum_of_jobs as checksum_of_jobs
 from treadle.durable.children import name_of as name_of
+from treadle.durable.children import stem_of_children as stem_of_children
 from treadle.durable.failures import Failure as Failure
 from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
