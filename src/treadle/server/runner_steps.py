@@ -98,7 +98,9 @@ class RunnerBackend:
         checkpoints.saved(pairs)
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
-        return await whole(self._app.storage, await self._app.storage.get(ids), "result")
+        """Rows that the token sees: a runner may have stored the id of any job as the child of a step."""
+        rows = await whole(self._app.storage, await self._app.storage.get(ids), "result")
+        return [row if row is not None and rights.sees(self._token, row) else None for row in rows]
 
     async def store_all(self, jobs: Sequence[NewJob]) -> Sequence[Record]:
         await self._gate.jobs(self._token, jobs)
