@@ -113,7 +113,7 @@ async def test_a_child_wins_whose_failure_is_raised(app: App, clock: HandClock, 
     assert await job.result(0) == "give_up failed"
 
 
-async def test_losing_children_go_on_if_they_are_kept(app: App, clock: HandClock, ledger: Ledger) -> None:
+async def test_losing_children_are_kept(app: App, clock: HandClock, ledger: Ledger) -> None:
     order = Order(app, ledger, keep=True)
     job = await order.order.enqueue()
     await drain(app)
@@ -260,7 +260,7 @@ async def test_a_time_limit_ends_a_wait(app: App, clock: HandClock, ledger: Ledg
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_wait_that_is_over_in_time_goes_on(app: App, clock: HandClock, ledger: Ledger, kind: str) -> None:
+async def test_a_wait_that_is_over_in_time_has_its_value(app: App, clock: HandClock, ledger: Ledger, kind: str) -> None:
     limited = Limited(app, ledger, kind)
     job = await limited.order.enqueue()
     await drain(app)

@@ -51,7 +51,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
-           timed out. "once": a key of `current().once`, of which the last ten are known
+           timed out. "child": another job, or several. "once": a key of `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
     until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
@@ -60,7 +60,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["step", "sleep", "signal", "once"]
+    kind: Literal["step", "sleep", "signal", "child", "once"]
     value: Any = None
     until: float | None = None
     done: bool = True
@@ -152,11 +152,18 @@ def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
     if isinstance(entry.failure, Failure):
         until = entry.until if isinstance(entry.until, float) else None
-        return Step(name=name, kind="step", value=entry.failure.words, until=until, done=until is None, failed=True)
+        kind: Literal["step", "signal", "child"] = "child" if entry.child else "step"
+        return Step(name=name, kind=kind, value=entry.failure.words, until=until, done=until is None, failed=True)
+    if entry.child and entry.result is None:
+        return Step(name=name, kind="child", value=entry.child, done=False)
+    if isinstance(entry.until, float) and name.startswith("wait:"):
+        return Step(name=name, kind="signal", until=entry.until, done=False)
     if isinstance(entry.until, float):
         done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
         return Step(name=name, kind="sleep", until=entry.until, done=done)
-    kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
+    kind = "child" if entry.child else "step"
+    if entry.gave_up or isinstance(entry.turn, int):
+        kind = "signal"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     result = entry.result
     stored = None if result is None else _decoded(result, decode) if own else value(result)

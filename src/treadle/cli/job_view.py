@@ -80,8 +80,13 @@ def _became(name: str, text: str) -> str:
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
     if entry.is_tried and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
+    if entry.child and entry.result is None and not failure:
+        return f"waits for {'its jobs' if entry.child == 'many' else entry.child}"
+    if entry.cut:
+        return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        return f"sleeps until {moment_text(entry.until)}"
+        verb = "waits" if name.startswith("wait:") else "lasts" if name.partition("#")[0] == "timeout" else "sleeps"
+        return f"{verb} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"
     return "timed out" if entry.gave_up else "done"

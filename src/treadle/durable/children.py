@@ -92,13 +92,18 @@ class Children:
         for start in range(0, len(ids), READ):
             await self._run.backend.cancel(self._run.run.record, ids[start : start + READ])
 
-    async def new(self, indexes: Sequence[int]) -> tuple[NewJob, ...]:
-        """The jobs to store for these children, each behind the other jobs of its flow."""
+    async def new(self, indexes: Sequence[int], lanes: int | None = None) -> tuple[NewJob, ...]:
+        """The jobs to store for these children, each behind the other jobs of its flow. They are dealt to so many lanes
+        in turn, in each of which a child waits for the ending of the one before it."""
         jobs: list[NewJob] = []
-        for index in indexes:
-            spec, id = self.specs[index], self.id(index)
+        ids = [self.id(index) for index in indexes]
+        for number, (index, id) in enumerate(zip(indexes, ids, strict=True)):
+            spec = self.specs[index]
             jobs += [replace(other, root=None, parent=_moved(other.parent, spec.id, id)) for other in spec.others]
-            jobs.append(replace(spec.new, id=id, nonce=None))
+            new = replace(spec.new, id=id, nonce=None)
+            if lanes is not None and number >= lanes:
+                new = replace(new, after=(ids[number - lanes],), failures_allowed=None)
+            jobs.append(new)
         return await self._run.backend.adopted(self._run.run, jobs)
 
 
