@@ -432,6 +432,8 @@ async def _fuzz(session: aiohttp.ClientSession, urls: dict[str, str], dice: Dice
             method, _, path = words.partition(" ")
             if "/settle" in path and isinstance(body.get("outcomes"), list):
                 await _give_runs(session, urls["native"], body["outcomes"])
+            if "/steps" in path:
+                await _give_runs(session, urls["native"], [body])
             status, said = await _answer(session, method, urls[protocol] + path, body, dice.headers())
             statuses[status] = statuses.get(status, 0) + 1
             if status >= 500:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.fixtures import KINDS
 from tests.server.places import a_place
 from tests.server.test_api import Client
-from treadle import App, Sizes
+from treadle import App, Middleware, Sizes
 from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site
 from treadle.server.auth.tokens import Token, digest
@@ -276,7 +277,8 @@ async def test_a_step_that_the_history_does_not_have_is_refused(
 async def test_a_run_that_lost_its_job(site: Site) -> None:
     run = await site.run()
     await site.call("POST", f"/v1/jobs/{run.id}/cancel", None, "all")
-    for fields in ({}, {"result": 1}, {"sleep": 1}, {"wait": {}}, {"call": child()}):
+    kinds: tuple[Any, ...] = ({}, {"result": 1}, {"sleep": 1}, {"wait": {}}, {"call": child()})
+    for fields in kinds:
         assert await run.step("charge", **fields) == {"status": "lost"}
     dead = await site.run()
     site.clock.advance(31)
@@ -344,6 +346,68 @@ async def test_views_show_the_steps_of_a_runner(site: Site) -> None:
     await run.step("book", failure="no room")
     assert await run.step("night", sleep=60) == {"status": "suspended"}
     _, history = await site.call("GET", f"/v1/jobs/{run.id}/history", None, "all")
-    print(history)
+    assert [(step["name"], step["kind"], step["value"], step["done"]) for step in history["steps"]] == [
+        ("charge", "step", 1, True),
+        ("book", "step", "Reported: no room", True),
+        ("sleep:night", "sleep", None, False),
+    ]
     _, explained = await site.call("GET", f"/v1/jobs/{run.id}/explain", None, "all")
-    print(explained)
+    assert "it sleeps in its step 'sleep:night'" in explained["text"]
+
+
+async def test_the_rows_of_signals_end_with_their_job(site: Site) -> None:
+    """While one is open, the workflow cannot be pruned."""
+    run = await site.run()
+    assert await run.step("paid", wait={"timeout": 60}) == {"status": "suspended"}
+    site.clock.advance(61)
+    [run] = await site.claim()
+    assert "failure" in await run.step("paid", wait={"timeout": 60})
+    await run.report(succeed=1)
+    [row] = (await site.app.storage.find(Query(root=run.id, task="", limit=10))).records
+    assert row.state.final
+
+
+async def test_a_child_that_the_token_does_not_see_is_not_read(site: Site) -> None:
+    """A heartbeat may store any id as the child of a step."""
+    other = await site.run()
+    await other.report(succeed="secret")
+    await site.enqueue(queue="mine")
+    [run] = await site.claim("mine", "mine")
+    forged = [["call:part", json.dumps({"child": other.id})]]
+    beat = {"worker": {"worker": "r"}, "renewals": [{"id": run.id, "version": run.version, "checkpoints": forged}]}
+    assert (await site.call("POST", "/v1/work/heartbeat", beat, "mine"))[0] == 200
+    assert await run.step("part", call=child(queue="mine", key="k")) == {"status": "suspended"}
+    [part] = await site.claim("mine", "mine")
+    await part.report(succeed="own")
+    [run] = await site.claim("mine", "mine")
+    assert (await run.step("part", call=child(queue="mine", key="k")))["result"] == "own"
+
+
+async def test_children_pass_the_middleware_and_inherit(site: Site) -> None:
+    class Refuses(Middleware):
+        async def enqueue(self, specs: Any, proceed: Any) -> Any:
+            if any(spec.new.task == "evil" for spec in specs):
+                raise ValueError("no such child")
+            return await proceed([spec.with_headers({"seen": "yes"}) for spec in specs])
+
+    site.app.middleware(Refuses())
+    run = await site.run(headers={"tenant": "7"}, lane="blue", expires=600)
+    assert "no such child" in await run.step("part", 422, call=child("evil"))
+    assert await run.step("part", call=child()) == {"status": "suspended"}
+    [part] = await site.claim()
+    row = await site.row(part)
+    assert (dict(row.job.headers).items() >= {("tenant", "7"), ("seen", "yes")}, row.job.lane) == (True, "blue")
+    assert row.deadline_at is not None
+
+
+async def test_a_step_is_progress_of_a_suspect(site: Site) -> None:
+    """A job that lost its runner, and then takes a step, has not lost that runner because of itself."""
+    await site.enqueue()
+    for number in range(4):
+        [run] = await site.claim(worker=f"r{number}#1")
+        for earlier in range(number):
+            assert (await run.step(f"s{earlier}"))["status"] == "done"
+        assert (await run.step(f"s{number}", result=1))["status"] == "done"
+        site.clock.advance(31)
+    [run] = await site.claim(worker="r9#1")
+    assert await run.report(succeed=1) == "applied"

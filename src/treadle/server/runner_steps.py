@@ -7,7 +7,7 @@ that of a Python function. The server keeps nothing between two calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,11 +15,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from treadle.core import ids
-from treadle.core.errors import BadStep, StorageError
+from treadle.core import defaults, ids
+from treadle.core.errors import BadStep, StorageError, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import JobSpec, inheriting
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, State
+from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, Settled, State
 from treadle.core.ranges import a_span, check_ids
 from treadle.durable import (
     ChildWait,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
 MESSAGE: Final = 1_000  # characters of a stored failure, as of one in Python
+WAIT: Final = "wait:"  # the beginning of the keys of signals
 REPORTED: Final = "Reported"  # the type of a failure that a runner reports
 
 
@@ -69,8 +70,8 @@ class RunnerBackend:
     """The services of a worker that steps and waits use, for one call of a runner. An outage of the storage ends the
     call with status 503, and the runner repeats it."""
 
-    def __init__(self, app: AppCore, gate: IncomingRows, token: Token, call: StepCall, record: Record) -> None:
-        self._app, self._gate, self._token, self._lease = app, gate, token, call.lease
+    def __init__(self, app: AppCore, gate: IncomingRows, token: Token, lease: float, record: Record) -> None:
+        self._app, self._gate, self._token, self._lease = app, gate, token, lease
         self.loop, self.sizes, self.now = asyncio.get_running_loop(), app.sizes, app.now
         self.run = RunnerRun(record, record.started_at or app.now())
         # It has no services that call functions: the runner calls them.
@@ -141,12 +142,25 @@ class RunnerSteps:
         if row is None or row.version != call.version or row.state is not State.RUNNING:
             return StepResult(_fate(row, call.version))
         system_rows.refuse_own(system_rows.plain_of(row.job))
-        backend = RunnerBackend(self._app, self._gate, token, call, row)
+        backend = RunnerBackend(self._app, self._gate, token, call.lease, row)
         try:
             _follow(backend.durable, call.after)
             return await self._taken(token, backend, call)
         except Lost:
             return StepResult("lost")
+
+    async def end_signals(
+        self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
+    ) -> None:
+        """End the rows of signals that ended jobs no longer wait for. `rows`: the jobs as they ran."""
+        for outcome, answer in zip(outcomes, answers, strict=True):
+            row = rows.get(outcome.id)
+            is_over = answer.status == "applied" and outcome.state.final
+            if row is not None and is_over and any(name.startswith(WAIT) for name, _ in row.checkpoints):
+                with suppress(TreadleError):  # a history that cannot be read; the rows expire
+                    durable = RunnerBackend(self._app, self._gate, token, defaults.LEASE, row).durable
+                    _follow(durable, None)
+                    await durable.concluded(outcome)
 
     async def _row(self, token: Token, call: StepCall) -> Record | None:
         [row] = await whole(self._app.storage, await self._app.storage.get([call.id]), "checkpoints")
@@ -158,7 +172,7 @@ class RunnerSteps:
         if wait is None:
             return await _step(backend, call)
         try:
-            await durable.over(wait)
+            await durable.over_here(wait)  # as in a thread: it suspends the run at once
         except Suspend:
             return await self._suspended(token, backend)
         except Exception as raised:
@@ -209,7 +223,7 @@ def _wait(durable: Durable, call: StepCall) -> Sleep | SignalWait | ChildWait | 
     if call.sleep is not None:
         return Sleep(durable, durable.asked(f"sleep:{call.name}"), call.sleep, None)
     if call.wait is not None:
-        return SignalWait(durable, durable.asked(f"wait:{call.name}"), call.name, call.wait.timeout, Any)
+        return SignalWait(durable, durable.asked(f"{WAIT}{call.name}"), call.name, call.wait.timeout, Any)
     if call.call is None:
         return None
     job = call.call
@@ -219,18 +233,20 @@ def _wait(durable: Durable, call: StepCall) -> Sleep | SignalWait | ChildWait | 
     return ChildWait(durable, durable.asked(f"call:{call.name}", checksum_of_jobs([spec])), spec)
 
 
-def _follow(durable: Durable, last: str) -> None:
-    """Take the recorded steps up to this one, as the run has done. Raises BadStep if it is not recorded."""
+def _follow(durable: Durable, last: str | None) -> None:
+    """Take the recorded steps up to this one, as the run has done; None: all. Raises BadStep if it is not recorded."""
     key, checkpoints = "", durable.checkpoints
     while key != last:
         following = checkpoints.following(key)
         if following is None:
+            if last is None:
+                return
             raise BadStep(last, "is not recorded: `after` is the `step` of the answer before; the first step has none")
         key, name, entry = following, following.partition("#")[0], checkpoints.entries[following]
         request = durable.asked(name)
         if isinstance(entry.turn, int):
             with suppress(TimeoutError):
-                SignalWait(durable, request, name.removeprefix("wait:"), None, Any).value()
+                SignalWait(durable, request, name.removeprefix(WAIT), None, Any).value()
         elif isinstance(entry.failure, Failure):
             with suppress(Exception):
                 durable.recorded(request)  # raises it; the runner has caught it if it takes another step

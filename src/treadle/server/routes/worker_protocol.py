@@ -148,6 +148,7 @@ class WorkerProtocol:
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
             answers = list(among(refused, await self._settled(allowed)))
         await self._end_refused(token, rows, outcomes, answers)
+        await self._steps.end_signals(token, rows, outcomes, answers)
         self._count(open_ones, rows, outcomes, answers)
         settled = iter(answers)
         unknown = Settled("stale", "there is no such job")
