@@ -87,13 +87,13 @@ def installed(language: str) -> None:
 
 
 @pytest.mark.slow
-@shows("durable functions in JavaScript and in shell that are killed at any effect go on behind the last step")
+@shows("durable functions in JavaScript and in shell that are killed at any effect continue behind the last step")
 @kills
 @pytest.mark.parametrize("storage", LASTING)
 @pytest.mark.parametrize(
     ("language", "line"), [(language, line) for language in EFFECTS for line in range(1, len(EFFECTS[language]) + 1)]
 )
-async def test_a_killed_runner_goes_on(tmp_path: Path, storage: str, language: str, line: int) -> None:
+async def test_a_killed_runner_continues(tmp_path: Path, storage: str, language: str, line: int) -> None:
     installed(language)
     shop, effects = Shop(kill_at=line), EFFECTS[language]
     with a_url(storage, tmp_path) as url:

@@ -67,7 +67,7 @@ class RunnerRun(Struct):
 
 
 class RunnerBackend:
-    """The services of a worker that steps and waits use, for one call of a runner. An outage of the storage ends the
+    """The services of a worker that the steps and waits of one call use. An outage of the storage ends the
     call with status 503, and the runner repeats it."""
 
     def __init__(self, app: AppCore, gate: IncomingRows, token: Token, lease: float, record: Record) -> None:
@@ -264,8 +264,8 @@ def _check(call: StepCall) -> None:
 
 
 def _fate(row: Record | None, version: int) -> Fate:
-    """What has become of the job of a run that does not hold it: "suspended" if an earlier request of the same call,
-    whose answer was lost, has settled it."""
+    """The answer to a run that does not hold its job: "suspended" if an earlier request of the same call, whose answer
+    was lost, has settled the job."""
     is_waiting = row is not None and row.state in (State.WAITING, State.READY) and not was_lost(row)
     return "suspended" if row is not None and is_waiting and row.version == version + 1 else "lost"
 
