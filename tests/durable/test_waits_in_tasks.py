@@ -283,7 +283,7 @@ async def test_a_time_limit_around_tasks(app: App, clock: HandClock, pages: Page
     assert await job.result(0) == "late"
 
 
-async def test_a_wait_inside_a_step_and_one_in_another_branch(app: App, clock: HandClock, pages: Pages, ledger: Ledger) -> None:
+async def test_a_wait_inside_a_step_and_one_in_another_branch(app: App, clock: HandClock, pages: Pages) -> None:
     async def outer() -> int:
         await current().sleep(60)
         return int(await pages.call(1))

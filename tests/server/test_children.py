@@ -11,7 +11,7 @@ import pytest
 
 from tests.served import host, memory_url
 from tests.server.test_api import Client
-from treadle import App, Sizes, Worker, current
+from treadle import App, Sizes, Worker
 from treadle.core.ids import derived
 from treadle.server import Settings
 from treadle_testkit.shows import shows
@@ -206,22 +206,3 @@ async def test_a_reported_result_that_cannot_be_stored_fails_the_job_at_once(how
         job = await job_of(call, answer["id"])
     assert (job["state"], job["reason"], job["attempt"]) == ("failed", "result", 1)
     assert ("the limit is 100" if how == "too large" else "'order-1' is taken by a job of other") in job["error"]
-
-
-@shows("a durable function behind a server runs children, one or several, and waits for them")
-async def test_durable_code_behind_a_server_waits_for_children(url: str) -> None:
-    """Their ids are derived from the call, and not from the version of the run."""
-    async with App(url) as app:
-
-        @app.task(name="double")
-        async def double(number: int) -> int:
-            return 2 * number
-
-        @app.task(name="whole")
-        async def whole() -> list[int]:
-            here = current()
-            found = [await here.call(double.job(1)), *await here.map(double.job(n) for n in (2, 3))]
-            return found + sorted([done.result() async for done in here.as_completed([double.job(4), double.job(5)])])
-
-        async with Worker(app):
-            assert await (await whole.enqueue()).result(30) == [2, 4, 6, 8, 10]

@@ -12,7 +12,7 @@ from msgspec import Struct, UnsetType, structs
 
 from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, PUBLISHED, Record
 from treadle.core.query_model import Query
 from treadle.durable import Checkpoint, Failure, locks_of, read_entry
 from treadle.policy import attempts, run_log
@@ -21,6 +21,7 @@ from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals
+from treadle.workflow.mailbox import text_of
 
 CHILDREN: Final = 1_000  # children that are counted
 SEARCHED: Final = 2_000  # rows stored after the job among which a storage looks for its signals
@@ -81,8 +82,9 @@ class JobHistory(Struct, frozen=True, kw_only=True):
 
     attempts         its last ten runs, oldest first, with the present or last one
     steps            in the order in which they were stored
-    signals          those it waits for and those it received. One that was sent before the job waits for it is found
-                     among the first 2,000 rows that were stored after the job
+    signals          signals and messages that it waits for, and that were sent to it. One that was sent before the job
+                     waits for it is found among the first 2,000 rows that were stored after the job
+    values           the values that it has published, by name
     children         number of its children by state: the jobs that it waits for, or waited for
     children_capped  there are more than the 1,000 that were counted
     """
@@ -90,6 +92,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
     attempts: tuple[JobAttempt, ...] = ()
     steps: tuple[Step, ...] = ()
     signals: tuple[Signal, ...] = ()
+    values: dict[str, Any] = {}
     children: dict[str, int] = {}
     children_capped: bool = False
 
@@ -111,10 +114,11 @@ async def read_history(storage: Storage, row: Record, decode: Decode, value: Dec
             children[child.state] = children.get(child.state, 0) + 1
     steps = steps_of(row, decode, value)
     waits = [child for child in related if child.job.parent == row.job.id and not child.job.task]
-    sent = await whole(storage, await _signal_rows(storage, row), "result")
+    sent = await whole(storage, await _signal_rows(storage, row), "payload", "result")
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps,
+        values={name[len(PUBLISHED) :]: value(text) for name, text in row.checkpoints if name.startswith(PUBLISHED)},
         signals=_signals({signal.job.id: signal for signal in (*sent, *waits) if signal is not None}, value),
         children=children,
         children_capped=len(below) > CHILDREN,
@@ -195,9 +199,9 @@ def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
     shown = list[Signal]()
     for row in sorted(rows.values(), key=lambda row: (row.created_at, row.job.id)):
         name = signals.signal_name(row)
-        if name is None or (row.state.final and row.state is not State.SUCCEEDED):
+        if name is None or (row.state.final and not signals.is_message(row)):
             continue
-        arrived = row.state is State.SUCCEEDED
-        sent = value(row.result) if arrived and row.result is not None else None
+        arrived = signals.is_message(row)
+        sent = value(text_of(row)) if arrived else None
         shown.append(Signal(name=name, given=arrived, value=sent, at=row.ended_at))
     return tuple(shown)

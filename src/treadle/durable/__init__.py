@@ -16,8 +16,13 @@ from treadle.durable.children import Children as Children
 from treadle.durable.children import ChildWait as ChildWait
 from treadle.durable.children import checksum_of_jobs as checksum_of_jobs
 from treadle.durable.children import name_of as name_of
-from treadle.durable.children import stem_of_children as stem_of_children
 from treadle.durable.failures import Failure as Failure
+from treadle.durable.mailbox import Ask as Ask
+from treadle.durable.mailbox import MailboxWait as MailboxWait
+from treadle.durable.mailbox import SignalWait as SignalWait
+from treadle.durable.mailbox import SynchronousAsk as SynchronousAsk
+from treadle.durable.mailbox import decoded_as as decoded_as
+from treadle.durable.mailbox import publish as publish
 from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait
@@ -31,6 +36,5 @@ from treadle.durable.time_limits import TimeLimit as TimeLimit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
 from treadle.durable.tries import step_options as step_options
-from treadle.durable.waits import SignalWait as SignalWait
 from treadle.durable.waits import Sleep as Sleep
 from treadle.durable.waits import Waiting as Waiting

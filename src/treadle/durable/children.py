@@ -24,6 +24,7 @@ from treadle.durable.failures import failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.workflow import encoding_of
+from treadle.workflow.plan import called_stem
 
 READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 LIVES: Final = 8  # reopenings of a job whose children are found again
@@ -45,11 +46,6 @@ def checksum_of_jobs(specs: Sequence[Spec]) -> Any:
     return checksum_of([(spec.new.task, spec.new.payload) for spec in specs], {})
 
 
-def stem_of_children(job: str, round: int, key: str, life: int) -> str:
-    """The common part of the ids of the children of one call, in this round and life of the job."""
-    return ids.derived(job, "call", round, key, life)
-
-
 class Children:
     """The children of one call: their ids, their rows, and what is stored for them."""
 
@@ -60,7 +56,8 @@ class Children:
     def id(self, index: int, life: int | None = None) -> str:
         """The id of a child in this life of the job, or in an earlier one."""
         life = self._life if life is None else life
-        return f"{stem_of_children(self._job, self._run.round.number, self.request.key, life)}-{index:06d}"
+        call = ids.digest(self._run.round.number, self.request.key, life)[:12]
+        return f"{called_stem(self._job)}-{call}-{index:06d}"
 
     async def rows(self) -> list[Record | None]:
         """Their rows, with their results; None: not stored. A child that has failed before the job was reopened counts

@@ -155,13 +155,13 @@ class Done(Struct, Generic[T_co], frozen=True):
     """A child that has ended. `index`: its position among the jobs of the call."""
 
     index: int
-    ending: Any
+    _ending: Any
 
     def result(self) -> T_co:
         """Its result. Raises JobFailed, JobExpired or JobCancelled."""
-        if isinstance(self.ending, JobNotDone):
-            raise self.ending
-        result: T_co = self.ending
+        if isinstance(self._ending, JobNotDone):
+            raise self._ending
+        result: T_co = self._ending
         return result
 
 

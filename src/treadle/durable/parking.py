@@ -145,10 +145,15 @@ class Parking:
         while self._parked:
             await asyncio.sleep(LOOK)
             for task, parked in tuple(self._parked.items()):
-                if parked.pending.new:
-                    await self._run.backend.store_all(parked.pending.new)
-                pending = await parked.wait.look()
-                if self._parked.get(task) is parked and not parked.over.done() and (pending is None or pending.until):
+                try:
+                    if parked.pending.new:
+                        await self._run.backend.store_all(parked.pending.new)
+                    is_due = parked.pending.until is not None or await parked.wait.look() is None
+                except Exception as error:
+                    if not parked.over.done():
+                        parked.over.set_exception(error)
+                    continue
+                if is_due and self._parked.get(task) is parked and not parked.over.done():
                     parked.over.set_result(None)
 
     # --- the tasks of the run

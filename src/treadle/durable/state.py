@@ -13,6 +13,7 @@ from treadle.core.errors import BadStep
 from treadle.core.model import ASLEEP, Outcome
 from treadle.durable.backend import IN_BATCH, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend
 from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.policy.rounds import round_of
 
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
@@ -27,9 +28,7 @@ class DurableState:
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self.round = round_of(row.checkpoints)
-        self.waited = dict(self.round.turns)  # signals received or no longer waited for -> the last row used
-        self.received: set[str] = set()  # signals
-        self.expected: set[str] = set()  # signals that this run has asked for and not received
+        self.mailboxes = RunMailboxes(row.checkpoints)
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated

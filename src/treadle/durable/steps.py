@@ -20,12 +20,13 @@ from treadle.core.model import OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.branches import place_here
+from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
-from treadle.durable.waits import Wait, Waiting, end_signals
+from treadle.durable.waits import Wait, Waiting
 from treadle.policy.retry import Defer, seconds
 from treadle.policy.rounds import Round, restarted
 from treadle.serialization.call_codec import Codec
@@ -113,7 +114,7 @@ class Durable(StepTaker):
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
-        self.leave(restarted(record, Round(self.round.number + 1, self.waited), payload))
+        self.leave(restarted(record, Round(self.round.number + 1), payload))
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""
@@ -164,7 +165,7 @@ class Durable(StepTaker):
                 await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
-        if self.expected and outcome.state.final:
+        if self.mailboxes.expected and outcome.state.final:
             try:
                 await shielded(end_signals(self))
             except (asyncio.CancelledError, StorageError):

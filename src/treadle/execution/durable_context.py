@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar, overload
 
 from treadle.core import defaults
-from treadle.durable import Once, SignalWait, Sleep, Waiting
+from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish
 from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
@@ -47,6 +47,46 @@ class DurableContext(WaitContext, frozen=True):
         durable = self._durably(name)
         return durable.waiting(SignalWait(durable, durable.asked(f"wait:{name}"), name, timeout, returns))
 
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Waiting[Any]: ...
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> Waiting[T]: ...
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Waiting[Any]:
+        """The next value that `app.jobs.send(id, name, value)` has put in this mailbox, decoded as `returns`: each one
+        once, in the order of the sends. The wait uses no slot, see `sleep`.
+
+        Raises TimeoutError after `timeout` seconds (the run may receive again), BadStep and StepMismatch.
+        """
+        durable = self._durably(name)
+        return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns))
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> Waiting[Ask[Any]]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> Waiting[Ask[T]]: ...
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> Waiting[Ask[Any]]:
+        """As `receive`, for messages of `app.jobs.ask(id, name, value)`: the value is `ask.value`, and
+        `await ask.answer(value)` or `await ask.refuse(why)` answers the sender."""
+        durable = self._durably(name)
+        return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, Ask))
+
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        """Publish a value that `app.jobs.value(id, name)` reads, also after the job has ended, in place of the last one
+        of that name. It is stored with the next step, sleep or wait, before the function of a step runs.
+
+        At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
+        """
+        durable = self._durably(name)
+
+        async def work() -> None:
+            publish(durable, name, value)
+
+        return durable.awaited(f"publish:{name}", work)
+
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
@@ -73,7 +113,7 @@ class DurableContext(WaitContext, frozen=True):
 
     @property
     def sync(self) -> Synchronous:
-        """`step`, `sleep` and `wait_for` for functions in threads."""
+        """The same calls for functions in threads, which return their values."""
         return Synchronous(self._durably("sync"))
 
 
@@ -101,6 +141,32 @@ class Synchronous(SynchronousWaits):
         durable = self._durable
         wait = SignalWait(durable, durable.asked(f"wait:{name}"), name, timeout, returns)
         return durable.wait_here(durable.over_here(wait))
+
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().receive`."""
+        durable = self._durable
+        wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns)
+        return durable.wait_here(durable.over_here(wait))
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> SynchronousAsk[Any]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> SynchronousAsk[T]: ...
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().receive_ask`."""
+        durable = self._durable
+        wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, SynchronousAsk)
+        return durable.wait_here(durable.over_here(wait))
+
+    def publish(self, name: str, value: object) -> None:
+        """As `current().publish`."""
+        publish(self._durable, name, value)
 
     def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
         """As `current().restart`."""

@@ -6,7 +6,6 @@ Runners therefore need not implement the retry rules.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -17,18 +16,12 @@ from treadle.core.errors import RESULT, RemoteFailure, TooLarge, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Pairs, Record
-from treadle.durable import stem_of_children
 from treadle.policy import attempts, judge
 from treadle.policy.retry import Abort, Defer, Retry
-from treadle.policy.rounds import round_of
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.messages import RunReport
-from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
-
-CALLS: Final = ("call:", "map:", "as_completed:")  # the beginnings of their checkpoints
-
-Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
+from treadle.workflow.plan import PLAIN, adopted, called_stem, continued, either_id, mark_id
 
 
 class Reported(RemoteFailure):
@@ -125,34 +118,21 @@ def _continued(report: RunReport, record: Record, own: str | None, marks: bool, 
     return replace(outcome, checkpoints=(*outcome.checkpoints, *report.checkpoints))
 
 
-async def check_ids(outcomes: Iterable[Outcome], get: Get) -> None:
-    """Raise Refused for a follow-up job whose id has the form of a derived id, but is not derived from this run, or
-    from a call of its durable code."""
+async def check_ids(outcomes: Iterable[Outcome]) -> None:
+    """Raise Refused for a follow-up job whose id has the form of a derived id, but is not derived from this run."""
     turns = TimeSlices()
     for outcome in outcomes:
         await turns.step()
         stems = {job.id: stem for job in outcome.followups if (stem := ids.stem(job.id)) is not None}
         if not stems:
             continue
-        own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id)}
+        own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id), called_stem(outcome.id)}
         own |= {either_id(job.id) for job in outcome.followups}
-        if not own.issuperset(stems.values()):
-            own |= await _of_calls(outcome, get)
         for id, stem in stems.items():
             if stem not in own:
                 derived = f"was not derived from version {outcome.version} of job {outcome.id}"
                 message = f"followups: the id {id} {derived}: leave the id empty"
                 raise Refused(422, "wrong_id", message, id=id)
-
-
-async def _of_calls(outcome: Outcome, get: Get) -> set[str]:
-    """The stems of the ids of children that durable code waits for; each call has a checkpoint."""
-    [row] = await get([outcome.id])
-    if row is None:
-        return set()
-    names = {name for name, _ in (*row.checkpoints, *outcome.checkpoints) if name.startswith(CALLS)}
-    round = round_of(row.checkpoints).number
-    return {stem_of_children(outcome.id, round, name, row.reopenings) for name in names}
 
 
 def _named(report: RunReport) -> list[NewJob]:

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
+PREFIX: Final = {  # method -> how its checkpoints begin
+    "step": "",
+    "sleep": "sleep:",
+    "wait_for": "wait:",
+    "receive": "receive:",
+    "receive_ask": "receive:",
+    "publish": "publish:",
+}
 OF_JOBS: Final = {  # method -> the checkpoints of waits, which are named after the task of a job
     "call": "call:.*",
     "map": "map:.*",

@@ -342,7 +342,7 @@ class WorkerProtocol:
         """The outcomes limited to the rights of the token, the refused ones by their index, and the ids of those that
         only an operator may store."""
         at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
-        await runner_reports.check_ids(outcomes, self._app.storage.get)
+        await runner_reports.check_ids(outcomes)
         odd, of_operators = await self._gate.outcomes(token, outcomes)
         may: list[Outcome] = []
         turns = TimeSlices()
