@@ -244,7 +244,7 @@ def _follow(durable: Durable, last: str | None) -> None:
             raise BadStep(last, "is not recorded: `after` is the `step` of the answer before; the first step has none")
         key, name, entry = following, following.partition("#")[0], checkpoints.entries[following]
         request = durable.asked(name)
-        if isinstance(entry.turn, int):
+        if name.startswith(WAIT) and (entry.gave_up or isinstance(entry.turn, int)):
             with suppress(TimeoutError):
                 SignalWait(durable, request, name.removeprefix(WAIT), None, Any).value()
         elif isinstance(entry.failure, Failure):
