@@ -7,7 +7,7 @@ a lost response is recognised, and of two operators who change the same job the 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.query_model import Page
+from treadle.policy.cleanups import cleanup_id, cleanup_of, has_steps, is_cleanup, with_cleanup
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
@@ -93,7 +94,7 @@ class Acts:
                 self._note(row, UNFIT)
             else:
                 fitting.append(row)
-                outcomes.append(replace(outcome, checkpoints=((ACT, nonce),), reach=self._reach))
+                outcomes.append(replace(outcome, checkpoints=(*outcome.checkpoints, (ACT, nonce)), reach=self._reach))
         if not outcomes:
             return changed, held
         settle = storage.settle if self._receipt is None else partial(self._receipt.settle, storage)
@@ -135,20 +136,38 @@ class Acts:
         """Settle these rows -> how many were settled."""
         return len(await self.settle(rows, chosen, raising))
 
-    async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:
+    async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False, force: bool = False) -> int:
         """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs. `named`: see `settle`.
 
         A job is cancelled before its children. Otherwise they would end first, and the job would fail because of them.
+        The cleanup job of each job that has begun is stored in the same change. `force`: without cleanup; a cleanup job
+        that is stored already ends first, as the ending of its job would start it.
         """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
+        outcome = stopped if force else cancelled
         while queue:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
-            acted = {row.job.id: row for row in await self.settle(group, cancelled, named=named)}
+            if force:
+                await self.settle(await self._cleanups(group), stopped)
+            acted = {row.job.id: row for row in await self.settle(group, outcome, named=named)}
             done += sum(1 for row in acted.values() if row.job.task)
             # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
+            if not force:
+                await self._clean_late(acted.values())
         return done
+
+    async def _clean_late(self, rows: Iterable[Record]) -> None:
+        """Store the cleanup jobs of jobs that took their first step between being read and being cancelled."""
+        running = [row.job.id for row in rows if row.state is State.RUNNING and not has_steps(row.checkpoints)]
+        late = [row for row in await self._rows(running) if row.state is State.CANCELLED and has_steps(row.checkpoints)]
+        if late:
+            await (await self._storage()).enqueue([cleanup_of(row) for row in late])
+
+    async def _cleanups(self, rows: Sequence[Record]) -> list[Record]:
+        """The cleanup jobs of these jobs, as far as they are stored."""
+        return await self._rows([cleanup_id(row.job.id, row.reopenings) for row in rows if not is_cleanup(row.job)])
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
         """The children of these jobs that are not in `seen`: jobs that a run created, and the signals that it waits
@@ -218,6 +237,18 @@ def _refused(row: Record, reason: str) -> TreadleError:
 
 
 def cancelled(row: Record) -> Outcome | None:
+    """The cancellation of a job, with its cleanup. None for a job that has ended, and for a cleanup itself."""
+    outcome = None if is_cleanup(row.job) else stopped(row)
+    if outcome is None or row.function_done:
+        return outcome
+    outcome = with_cleanup(row, outcome, has_steps(row.checkpoints))
+    if row.state is not State.RUNNING:
+        return outcome
+    # The function may run until its worker knows. At the end of its run the worker starts the cleanup.
+    return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))
+
+
+def stopped(row: Record) -> Outcome | None:
     if row.state.final:
         return None
     return Outcome(

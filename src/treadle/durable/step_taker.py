@@ -35,6 +35,7 @@ from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, r
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.durable.undo import Undos
 from treadle.durable.unawaited import Unawaited
 from treadle.policy import judge
 from treadle.policy.retry import Defer
@@ -62,6 +63,7 @@ class StepTaker:
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self._codec = codec
+        self.undos = Undos(row)
         self._round = round_of(row.checkpoints)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
@@ -101,8 +103,8 @@ class StepTaker:
                 if (until := self._next_try(request)) is not None:
                     await self._suspend_for_try(request, until)
                 with self.tries.progress(request):
-                    if self.checkpoints.caught and not request.is_late:
-                        await self.backend.save(self.run)
+                    if self.checkpoints.caught or self.undos.to_store:
+                        await self._before_effect()
                     try:
                         self._keep(call, await self._value(call))
                     except Exception as error:
@@ -131,6 +133,15 @@ class StepTaker:
         self._errors[request.key] = shown, shown
         self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
         raise shown from error
+
+    async def _before_effect(self) -> None:
+        """Store what must be known before the function of a step runs."""
+        if self.undos.to_store:
+            await self.backend.store(self.undos.job())
+            self.undos.is_stored = True
+            self.checkpoints.note(self.undos.mark())
+        if self.checkpoints.caught:
+            await self.backend.save(self.run)
 
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
@@ -165,15 +176,18 @@ class StepTaker:
         """Take the step in a thread; the function runs in this thread."""
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        call = self._call(name, function, args, kwargs, options)
+        try:
+            call = self._call(name, function, args, kwargs, options)
+        except asyncio.CancelledError:
+            raise Stopped from None
         request = call.request
         try:
             while not self.checkpoints.is_over(request.key):
                 if (until := self._next_try(request)) is not None:
                     self._leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
                 with self.tries.progress(request):
-                    if self.checkpoints.caught and not request.is_late:
-                        self.wait_here(self.backend.save(self.run))
+                    if self.checkpoints.caught or self.undos.to_store:
+                        self.wait_here(self._before_effect())
                     try:
                         with self._around(request):
                             value = call.function()
@@ -193,8 +207,8 @@ class StepTaker:
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
-        late = self.backend.is_cancelled(self.run)
-        request = self.checkpoints.ask(name, checksum_of(args, kwargs), late)
+        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
+        request = self.checkpoints.ask(name, checksum_of(args, kwargs))
         signature = self._signature(request, function)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
 

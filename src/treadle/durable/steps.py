@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
 from treadle.policy import judge
+from treadle.policy.cleanups import with_cleanup
 from treadle.policy.retry import Defer, seconds, until
 from treadle.policy.rounds import Round, restarted
 from treadle.serialization.call_codec import Codec, decode_any
@@ -63,6 +65,13 @@ class Durable(StepTaker):
         if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
             # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
             self.checkpoints.keep(request, Checkpoint(entry.after, until=now))
+
+    def on_undo(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        if self.run.place is IN_BATCH:
+            raise BadStep("on_undo", "a job of a batch has no undos: its function also runs for other jobs")
+        if not callable(function):
+            raise BadStep("on_undo", f"expected a function and its arguments, found {function!r:.60}")
+        self.undos.add(function, args, kwargs)
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
@@ -172,6 +181,8 @@ class Durable(StepTaker):
                 await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
+        if not self.undos.is_stored and not any(name == ROUND for name, _ in outcome.checkpoints):
+            outcome = with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered))
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round

@@ -64,6 +64,7 @@ class Rules(Struct, frozen=True):
     max_lost: int
     pass_result: bool | Literal["list"] = False
     marks: bool = False
+    cleans: bool = False
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
@@ -76,6 +77,7 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
         max_lost if isinstance(policy.max_lost, UnsetType) else policy.max_lost,
         policy.pass_result,
         policy.marks,
+        policy.cleans,
     )
 
 

@@ -62,19 +62,21 @@ class WorkerDurableBackend:
         running = self._state.running.get(run.record.job.id)
         return running is None or running.job_run is not run or running.cancelled
 
+    def check(self, run: DurableRun) -> RunningJob:
+        """The run, which may store steps. Raises CancelledError if it was cancelled or its job was lost, and NotRunning
+        after its end."""
+        running = self._state.running.get(run.record.job.id)
+        if running is None or running.job_run is not run:
+            raise NotRunning(f"job {run.record.job.id} has ended: a task that it left running cannot take more steps")
+        if running.cancelled:
+            raise asyncio.CancelledError
+        return running
+
     async def save(self, run: DurableRun) -> None:
-        """Store the new checkpoints of this run, and return when they are stored. Raises CancelledError if the run was
-        cancelled or its job was lost, and NotRunning after its end."""
+        """Store the new checkpoints of this run, and return when they are stored. Raises as `check` does."""
         pause = PAUSE
         while True:
-            running = self._state.running.get(run.record.job.id)
-            if running is None or running.job_run is not run:
-                raise NotRunning(
-                    f"job {run.record.job.id} has ended: a task that it left running cannot take more steps"
-                )
-            if running.cancelled:
-                raise asyncio.CancelledError
-            [fate] = await self._saves([running])
+            [fate] = await self._saves([self.check(run)])
             if fate == "stored":
                 return
             if fate == "lost":

@@ -1,0 +1,251 @@
+"""The run of a cleanup job: the function of a job that has ended goes on where the job ended, to clean up.
+
+The run has the history of the ended job. Its recorded steps return their results. The first step, sleep or wait that
+was not recorded raises the ending of the job, `JobCancelled`, `JobExpired` or `JobFailed`: the code that handles this
+error may take steps, which are stored with the cleanup job. Outside of such code the error is raised again, so that a
+loop that swallows it does not go on with its work. A job that failed by an error of its function has handled that
+error: it is only read for its undos.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from treadle.core.errors import UNREADABLE, BadStep, JobNotDone
+from treadle.core.job import not_done
+from treadle.core.model import Outcome, Record
+from treadle.durable.backend import SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
+from treadle.durable.branches import Branch, branch_here, place_here
+from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, read_entry
+from treadle.durable.failures import leaves
+from treadle.durable.run_locks import locks_of
+from treadle.durable.step_taker import MOST_REPEATED
+from treadle.durable.steps import Durable
+from treadle.policy import judge
+from treadle.policy.cleanups import FREE, UNDONE, is_unheard
+from treadle.policy.retry import Abort
+from treadle.policy.rounds import Round, restarted, round_of
+from treadle.serialization.call_codec import Codec
+from treadle.tasks.options import Sizes
+
+WAIT: Final = "wait:"
+REACH: Final = 10.0  # s until the function must have reached the point at which its job ended
+CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class EndedSteps(Checkpoints):
+    """The steps of an ended job, and those of its cleanup."""
+
+    def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object) -> None:
+        super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings)
+        self._ended = ended
+        self.theirs = _of_job(row, ended)
+        # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
+        self._size, self._most = 0, len(self.theirs) + sizes.steps
+        self._followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
+        self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
+        self._raised_here = 0
+        self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
+        self.is_cut = False  # it does not reach the ending, and was cancelled
+        self.is_heard = not is_unheard(ended.state, ended.reason)  # the function has handled its error: only undos follow
+        self.undoing = False
+
+    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+        request = super().ask(name, args)
+        if not self.undoing and not self._has_passed(request) and not self._may_clean(request.branch):
+            self.end(request)
+            self.stop()
+        return request
+
+    def stop(self) -> NoReturn:
+        """Raise the ending of the job. Raises BadStep in a loop that swallows it."""
+        self.on_end()
+        if not self._before:
+            self._before = _tasks() | {place_here()}
+        self._raised_here += 1
+        if self._raised_here > MOST_REPEATED:
+            raise BadStep("cleanup", SWALLOWED if self.is_heard else CONTINUED)
+        if self.is_heard:
+            raise Suspend
+        raise not_done(self._ended)
+
+    def is_ending(self, error: BaseException) -> bool:
+        """Whether this is the ending of the job, as it is raised here."""
+        return isinstance(error, JobNotDone) and error.id == self._ended.job.id
+
+    def _has_passed(self, request: StepRequest) -> bool:
+        """Whether the job had got behind this step. A sleep is over if something was recorded behind it: the time may
+        have passed only since the job ended."""
+        entry = request.entry
+        if entry is None or request.key not in self.theirs:
+            return entry is not None
+        return not entry.is_tried and (not isinstance(entry.until, float) or request.key in self._followed)
+
+    def _may_clean(self, branch: Branch) -> bool:
+        """Whether the caller handles the ending, or is a task that began after it."""
+        if self.is_heard or not (self._before or self.is_cut):
+            return False
+        handled = sys.exception()
+        if handled is not None and (self.is_cut or any(map(self.is_ending, _with_causes(handled)))):
+            return True
+        return isinstance(branch.place, asyncio.Task) and bool(self._before) and branch.place not in self._before
+
+
+def _of_job(row: Record, ended: Record) -> set[str]:
+    """The names of the entries that the job has made, of which the last may be stored with the cleanup job."""
+    late = dict(row.checkpoints).get(FREE)
+    return {name for name, _ in ended.checkpoints} | set(() if late is None else _names(late))
+
+
+def _tasks() -> set[object]:
+    try:
+        return set(asyncio.all_tasks())
+    except RuntimeError:  # in a thread
+        return set()
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it or was handled when it was raised, and the members of groups."""
+    look, seen = [error], set[int]()
+    while look:
+        if (here := look.pop()) is None or id(here) in seen:
+            continue
+        seen.add(id(here))
+        yield here
+        look += [here.__cause__, here.__context__]
+        look += here.exceptions if isinstance(here, BaseExceptionGroup) else ()
+
+
+class Cleanup(Durable):
+    """The durable code of a run of a cleanup job."""
+
+    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
+        super().__init__(run, backend, codec)
+        assert run.subject is not None
+        self._ended = run.subject
+        self.checkpoints = self.steps = EndedSteps(run.record, run.subject, backend.sizes, run.place)
+        self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
+
+    # --- what differs from a run of the job itself
+
+    async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
+        if request.key not in self.steps.theirs:
+            await super().sleep(request, length, moment)
+
+    async def _arrived(self, name: str, request: StepRequest, timeout: float | None) -> Checkpoint:
+        self.steps.stop()  # nothing can be sent to a job that has ended
+
+    def restart(self, args: Any, kwargs: Any) -> NoReturn:
+        self.steps.stop()
+
+    def refuse_transaction(self) -> None:
+        """The transaction of a run commits the ending of its job, and this one has ended."""
+        self.steps.stop()
+
+    async def win(self, key: str, keep: float | timedelta) -> bool:
+        return key in self._kept
+
+    def key(self, name: str | None) -> str:
+        return super().key(name).replace(self.run.record.job.id, self._ended.job.id, 1)
+
+    def misuse(self) -> BadStep | None:
+        self._unawaited.forgotten()  # the ending was raised before they could be awaited
+        return self._misused
+
+    # --- the run
+
+    async def cleaned(self, call: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
+        """Call the function, and then the undos that it has registered. Raises what is to be tried again.
+
+        timeout  of the task: at most half of it passes until the function reaches the ending
+        """
+        errors = list[Exception]()
+        try:
+            await self._to_its_end(call, REACH if timeout is None else min(REACH, timeout / 2))
+        except (Exception, Suspend) as error:
+            if is_suspension(error):
+                if self.run.suspended_as is not None or self.is_between_tries:
+                    raise
+            elif judge.fails_as(error) is not None:
+                raise  # the code does not follow the history, so its undos are not known
+            elif isinstance(error, Exception) and not self._is_handled(error):
+                errors.append(error)
+        errors += await self._undone()
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup(f"{len(errors)} errors of a cleanup", errors)
+
+    async def _to_its_end(self, call: Callable[[], Awaitable[Any]], seconds: float) -> None:
+        """Call the function. It is cancelled if it has not reached the ending after this time: the job may have been
+        cancelled because its code between two steps hangs."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cut() -> None:
+            self.steps.is_cut = True
+            task.cancel()
+
+        timer = self.backend.loop.call_later(seconds, cut)
+        self.steps.on_end = lambda: self.backend.loop.call_soon_threadsafe(timer.cancel)
+        try:
+            await call()
+        except asyncio.CancelledError:
+            if not self.steps.is_cut or task.uncancel() or self.backend.is_cancelled(self.run):
+                raise
+        finally:
+            timer.cancel()
+
+    def _is_handled(self, error: Exception) -> bool:
+        """Whether the function may end with this error: the ending of its job, one raised from it, or a verdict."""
+        if self.steps.is_heard or isinstance(error, Abort):
+            return True
+        if all(map(self.steps.is_ending, leaves(error))):
+            return True
+        cause = error.__cause__
+        return cause is not None and any(map(self.steps.is_ending, _with_causes(cause)))
+
+    async def _undone(self) -> list[Exception]:
+        """Run the undos, the last one first. An undo that fails does not keep the others from running, and is tried
+        again in the next attempt. Each is a branch of its own: no order is recorded."""
+        self.steps.undoing, errors = True, list[Exception]()
+        for undo in reversed(tuple(self.undos.registered)):
+            branch_here.set(Branch(self.steps, place_here(), "&"))
+            try:
+                await self.step(undo.name, undo.function, undo.args, undo.kwargs)
+            except Exception as error:
+                errors.append(error)
+        return errors
+
+
+def begun_anew(record: Record) -> Outcome | None:
+    """The outcome that begins a new round of a job which was reopened after its cleanup: the steps that were undone
+    must run again. None: the job goes on."""
+    if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
+        return None
+    last = round_of(record.checkpoints)
+    turns = dict(last.turns)
+    for name, text in record.checkpoints:
+        if name.startswith(WAIT):
+            turn = _turn_of(text)
+            if turn is not None:
+                signal = name[len(WAIT) :].partition("#")[0]
+                turns[signal] = max(turn, turns.get(signal, 0))
+    outcome = restarted(record, Round(last.number + 1, turns), record.job.payload)
+    return replace(outcome, checkpoints=(*outcome.checkpoints, (UNDONE, "")))
+
+
+def _turn_of(text: str) -> int | None:
+    """The number of the signal that a wait has used; None: it has used none, or its entry cannot be read."""
+    try:
+        turn = read_entry(text).turn
+    except UNREADABLE:
+        return None
+    return turn if isinstance(turn, int) else None
