@@ -9,7 +9,8 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger
 from tests.kit import Told, work
-from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, State, current
+from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, Stale, State, current, current_batch
+from treadle.core.model import Claim
 from treadle.policy.cleanups import cleanup_id, is_cleanup
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
@@ -217,20 +218,22 @@ async def test_undos_run_after_each_ending(
     assert (await cleanup(app, job)).state is State.SUCCEEDED
 
 
-async def test_undos_run_after_a_timeout_and_an_abort(app: App, ledger: Ledger) -> None:
-    async def forever() -> None:
-        await asyncio.Event().wait()
+async def forever() -> None:
+    await asyncio.Event().wait()
 
-    async def abort() -> None:
-        raise Abort("no")
 
-    for then in (forever, abort):
-        trip = Trip(app, ledger, then=then, timeout=0.5)
-        job = await trip.task.enqueue()
-        await drain(app)
-        assert (await app.jobs.get(job)).state is State.FAILED
-        assert trip.log == UNDONE
-        del app._core.tasks["trip"]
+async def abort() -> None:
+    raise Abort("no")
+
+
+@pytest.mark.parametrize("then", [forever, abort])
+async def test_undos_run_after_a_timeout_and_an_abort(app: App, ledger: Ledger, then: Any) -> None:
+    """The code between the steps, which made the job fail, runs in the cleanup, too."""
+    trip = Trip(app, ledger, then=then, timeout=0.5)
+    job = await trip.task.enqueue()
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    assert trip.log == UNDONE
 
 
 # --- except and finally
@@ -394,3 +397,330 @@ async def test_a_step_in_a_thread_that_ends_late_is_known_to_the_cleanup(app: Ap
         await app.jobs.cancel(job)
         await told.until("succeeded", id=cleanup_id(job.id, 0))
     assert ledger.function_done == {"a": 1, "undo ticket 7": 1}
+
+
+# --- a retry of the job
+
+
+@shows("a job that is retried after its undos ran takes its steps again")
+async def test_a_retried_job_does_not_believe_in_steps_that_were_undone(app: App, ledger: Ledger) -> None:
+    keys = list[str]()
+    trip = Trip(app, ledger, then=lambda: current().step("key", lambda: keys.append(current().step_key())))
+    ledger.fail["book hotel"] = 1
+    job = await trip.task.enqueue()
+    await drain(app)
+    assert await app.jobs.retry(job) == 1
+    await drain(app)
+    assert await job.result(0) == "booked"
+    assert trip.log == [*UNDONE, "book flight", "book hotel"]
+    assert keys == [f"{job.id}@1:key"]  # a provider must not take it for the call that was undone
+
+
+async def test_a_retried_job_that_fails_again_is_undone_again(app: App, ledger: Ledger) -> None:
+    trip = Trip(app, ledger)
+    ledger.fail["book hotel"] = 2
+    job = await trip.task.enqueue()
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert trip.log == [*UNDONE, *UNDONE]
+    assert (await cleanup(app, job, 1)).state is State.SUCCEEDED
+
+
+async def test_a_job_whose_cleanup_did_nothing_goes_on_behind_its_steps(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> str:
+        await current().step("a", ledger.do, "a")
+        await current().sleep(DAY)
+        return await current().step("b", ledger.do, "b")
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert ledger.function_done == {"a": 1}
+    assert (await app.jobs.get(job)).state is State.READY
+
+
+@pytest.mark.parametrize("state", ["ready", "failed"])
+async def test_a_job_is_not_retried_before_its_cleanup_has_succeeded(
+    app: App, clock: HandClock, ledger: Ledger, state: str
+) -> None:
+    trip = Trip(app, ledger)
+    ledger.fail["book hotel"] = 1
+    ledger.fail["cancel flight"] = 5 if state == "failed" else 1
+    job = await trip.task.enqueue()
+    for _ in range(6 if state == "failed" else 1):
+        await drain(app)
+        clock.advance(600)
+    with pytest.raises(Stale, match="its cleanup treadle:cleanup:"):
+        await app.jobs.retry(job)
+    assert await app.jobs.retry(task="trip") == (1 if state == "failed" else 0)
+    await drain(app)
+    assert await app.jobs.retry(job) == 1
+    await drain(app)
+    assert await job.result(0) == "booked"
+
+
+@shows("a job that failed because of a child, and was undone, does not revive when the child is retried")
+async def test_a_child_of_an_undone_job_is_not_retried(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def child() -> None:
+        await ledger.do("child")
+
+    trip = Trip(app, ledger)
+
+    @app.task(retry=ONCE)
+    async def parent() -> Any:
+        current().on_undo(ledger.do, "undo")
+        await current().step("a", ledger.do, "a")
+        return child.job()
+
+    ledger.fail["child"] = 1
+    job = await parent.enqueue()
+    await drain(app)
+    row = await app.jobs.get(job)
+    assert (row.state, row.reason) == (State.FAILED, "children")
+    assert ledger.function_done["undo"] == 1
+    with pytest.raises(Stale, match="its steps were undone"):
+        await app.jobs.retry(job)
+    assert await app.jobs.retry(task="child") == 0
+    assert trip.log == []
+
+
+async def test_a_wait_of_a_new_round_needs_a_new_signal(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> str:
+        here = current()
+        answer = await here.wait_for("go")
+        here.on_undo(ledger.do, "undo")
+        await here.step("a", ledger.do, "a")
+        return str(answer)
+
+    job = await t.enqueue()
+    await app.jobs.signal(job, "go", "first")
+    ledger.fail["a"] = 1
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.WAITING
+    await app.jobs.signal(job, "go", "second")
+    await drain(app)
+    assert await job.result(0) == "second"
+
+
+# --- what the function meets in its cleanup
+
+
+async def test_a_loop_that_swallows_the_ending_does_not_go_on_with_its_work(app: App, ledger: Ledger) -> None:
+    """`except Exception` catches the ending, too. Outside of its handler no step runs."""
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        await here.sleep(DAY)
+        for number in range(5):
+            try:
+                await here.step(f"pay:{number}", ledger.do, f"pay {number}")
+            except Exception:
+                await here.step(f"note:{number}", ledger.do, "note")
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert set(ledger.function_done) <= {"note"}
+
+
+async def test_tasks_of_a_handler_may_take_steps(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        try:
+            await asyncio.gather(*(here.step(f"s{n}", ledger.do, f"s{n}") for n in range(3)))
+            await here.sleep(DAY)
+            await asyncio.gather(*(here.step(f"t{n}", ledger.do, f"t{n}") for n in range(3)))
+        finally:
+            async with asyncio.TaskGroup() as group:
+                for n in range(3):
+                    group.create_task(release(n))
+
+    async def release(number: int) -> None:
+        await current().step(f"release:{number}", ledger.do, f"release {number}")
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {name: 1 for n in range(3) for name in (f"s{n}", f"release {n}")}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_a_branch_that_has_not_heard_of_the_ending_takes_no_step(app: App, ledger: Ledger) -> None:
+    """One branch raises the ending to the function, which cleans up while the other branch still replays its steps."""
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        await here.step("begin", ledger.do, "begin")
+        try:
+            await asyncio.gather(branch("a", 1), branch("b", 3))
+        finally:
+            await here.step("release", ledger.do, "release")
+
+    async def branch(name: str, steps: int) -> None:
+        for number in range(steps):
+            await current().step(f"{name}:{number}", ledger.do, f"{name}{number}")
+        if name == "a":
+            await asyncio.sleep(0)
+        await current().step(f"{name}:last", hang if name == "a" else ledger.do, *([] if name == "a" else ["b last"]))
+
+    async def hang() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    began = asyncio.Event()
+    job = await t.enqueue()
+    async with work(app, grace=0):
+        await began.wait()
+    ran_before = ledger.function_done["b last"]
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done["release"] == 1
+    assert ledger.function_done["b last"] == ran_before
+
+
+async def test_a_handler_may_sleep_and_retry_its_step_but_not_wait(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        try:
+            await here.sleep(DAY)
+        except JobCancelled:
+            await here.sleep(60, name="pause")
+            await here.step.options(retry=Retry(attempts=3, base=5))("release", ledger.do, "release")
+            try:
+                await here.wait_for("go")
+            finally:
+                await here.step("last", ledger.do, "last")
+
+    job = await t.enqueue()
+    await drain(app)
+    ledger.fail["release"] = 1
+    await app.jobs.cancel(job)
+    for _ in range(3):
+        await drain(app)
+        clock.advance(61)
+    row = await cleanup(app, job)
+    assert (row.state, row.attempt) == (State.SUCCEEDED, 1)
+    assert ledger.function_done == {"release": 2, "last": 1}
+
+
+async def test_a_sleep_that_would_be_over_by_now_still_raises_the_ending(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    """The job was cancelled while it slept, and no worker was there for two days."""
+    reserved = Reserved(app, ledger, sleeping)
+    job = await reserved.task.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    clock.advance(2 * DAY)
+    await drain(app)
+    assert ledger.function_done == RELEASED
+
+
+async def test_the_cleanup_sees_the_id_and_the_arguments_of_the_job(app: App, ledger: Ledger) -> None:
+    seen = list[Any]()
+
+    @app.task(retry=ONCE)
+    async def t(order: int) -> None:
+        here = current()
+        seen.append((here.id, here.step_key("a"), order))
+        if order < 2:
+            await here.restart(order + 1)
+        await here.sleep(DAY)
+
+    job = await t.enqueue(1)
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert seen[0] == (job.id, f"{job.id}:a", 1)
+    assert seen[1:] == [(job.id, f"{job.id}@1:a", 2)] * (len(seen) - 1)
+
+
+@shows("a restart drops the undos of its round")
+async def test_undos_end_with_their_round(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t(number: int) -> None:
+        here = current()
+        here.on_undo(ledger.do, f"undo {number}")
+        await here.step("a", ledger.do, f"a{number}")
+        if number < 3:
+            await here.restart(number + 1)
+        raise Abort("the last one")
+
+    await t.enqueue(1)
+    await drain(app)
+    assert {name for name in ledger.function_done if name.startswith("undo")} == {"undo 3"}
+
+
+async def test_a_job_that_lost_its_workers_is_undone(app: App, clock: HandClock, ledger: Ledger) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.options(max_lost=1).enqueue()
+    await drain(app)
+    clock.advance(DAY)
+    storage = await app._core.open()
+    [row] = (await storage.claim(Claim(worker="gone#1", lease=10.0))).records
+    assert row.job.id == job.id
+    clock.advance(11)
+    await drain(app)
+    assert (await app.jobs.get(job)).reason == "lost"
+    assert trip.log == UNDONE
+
+
+async def test_the_history_is_kept_until_the_undos_have_run(app: App, clock: HandClock, ledger: Ledger) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.options(keep=0, keep_failed=0).enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    clock.advance(30 * DAY)
+    storage = await app._core.open()
+    assert await storage.prune(100) == 0
+    await drain(app)
+    assert trip.log == UNDONE
+    clock.advance(30 * DAY)
+    assert await storage.prune(100) == 2
+
+
+async def test_a_transaction_in_a_cleanup_raises_the_ending(app: App, ledger: Ledger) -> None:
+    committed = list[str]()
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        await current().step("a", ledger.do, "a")
+        if current().record.job.id.startswith("treadle:"):
+            async with current().transaction():
+                committed.append("again")
+        await current().sleep(DAY)
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert committed == []
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_batches_have_no_undos(app: App) -> None:
+    @app.batch(size=2, max_wait=0, retry=ONCE)
+    async def many(numbers: list[int]) -> list[int]:
+        current_batch()[0].on_undo(print)
+        return numbers
+
+    job = await many.enqueue(1)
+    await drain(app)
+    assert "a job of a batch has no undos" in ((await app.jobs.get(job)).error or "")

@@ -7,17 +7,18 @@ a lost response is recognised, and of two operators who change the same job the 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from treadle.admin.after_cleanup import after_cleanup
 from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.query_model import Page
-from treadle.policy.cleanups import cleanup_id, cleanup_of, has_steps, is_cleanup, with_cleanup
+from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_steps, is_cleanup, with_cleanup
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
@@ -201,7 +202,14 @@ class Acts:
         done, rest = 0, list(leaves.values())
         while rest:
             group, rest = rest[:GROUP], rest[GROUP:]
-            done += len(await self.settle(group, reopened, raising))
+            cleaned = await after_cleanup(self._rows, group)
+            for row in group:
+                if why := cleaned.get(row.job.id):
+                    self._note(row, why)
+                    if raising:
+                        raise Stale(row.job.id, why)
+            group = [row for row in group if not cleaned.get(row.job.id)]
+            done += len(await self.settle(group, partial(reopened, cleaned=cleaned), raising))
         return done
 
     async def _failed_children(
@@ -261,10 +269,12 @@ def stopped(row: Record) -> Outcome | None:
     )
 
 
-def reopened(row: Record) -> Outcome | None:
+def reopened(row: Record, cleaned: Container[str] = ()) -> Outcome | None:
+    """The reopening of a job. One in `cleaned` begins a new round, as its cleanup has undone steps of this one."""
     if row.state not in (State.FAILED, State.CANCELLED):
         return None
-    return Outcome(id=row.job.id, version=row.version, state=State.READY)
+    mark = ((UNDONE, str(row.reopenings + 1)),) if row.job.id in cleaned else ()
+    return Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=mark)
 
 
 def at_once(row: Record) -> Outcome | None:

@@ -1,0 +1,52 @@
+"""Which jobs may be reopened after their cleanup has undone steps of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from treadle.core.model import Record, State
+from treadle.policy.cleanups import cleanup_id, has_steps, is_cleanup
+from treadle.storage.row_rules import failed_by_child
+
+Rows = Callable[[Sequence[str]], Awaitable[list[Record]]]
+
+
+async def after_cleanup(rows: Rows, jobs: Sequence[Record]) -> dict[str, str]:
+    """Those of these jobs whose cleanup has taken steps: they begin a new round. With the reason why a job must not be
+    reopened: "" if it may."""
+    jobs = [row for row in jobs if not is_cleanup(row.job)]
+    above = await _ancestors(rows, jobs)
+    every = {row.job.id: row for row in (*jobs, *above.values())}
+    cleanups = {row.job.parent: row for row in await rows([cleanup_id(id, row.reopenings) for id, row in every.items()])}
+    marked: dict[str, str] = {}
+    for row in jobs:
+        own = cleanups.get(row.job.id)
+        if own is not None and (why := _open(own)):
+            marked[row.job.id] = why
+        elif own is not None and has_steps(own.checkpoints):
+            marked[row.job.id] = ""
+        up = above.get(row.job.parent or "")
+        while up is not None:
+            other = cleanups.get(up.job.id)
+            if other is not None and (_open(other) or has_steps(other.checkpoints)):
+                marked[row.job.id] = f"job {up.job.id} would wait for it again, but its steps were undone by {other.job.id}"
+            up = above.get(up.job.parent or "")
+    return marked
+
+
+def _open(cleanup: Record) -> str:
+    """Why the job of this cleanup cannot be reopened now; "": it can."""
+    if cleanup.state in (State.SUCCEEDED, State.CANCELLED):
+        return ""
+    if cleanup.state is State.FAILED:
+        return f"its cleanup {cleanup.job.id} has failed; retry that first"
+    return f"its cleanup {cleanup.job.id} has not ended"
+
+
+async def _ancestors(rows: Rows, jobs: Sequence[Record]) -> dict[str, Record]:
+    """The ancestors that failed because of their children, which are reopened with a child."""
+    above, level = dict[str, Record](), list(jobs)
+    while ids := {row.job.parent for row in level if row.job.parent is not None} - above.keys():
+        level = [row for row in await rows(sorted(ids)) if failed_by_child(row)]
+        above |= {row.job.id: row for row in level}
+    return above
