@@ -332,7 +332,8 @@ async def test_a_second_cancellation_changes_nothing(app: App, ledger: Ledger) -
     job = await trip.task.enqueue()
     await drain(app)
     assert [await app.jobs.cancel(job), await app.jobs.cancel(job)] == [1, 0]
-    assert await app.jobs.cancel((await cleanup(app, job)).job.id) == 0
+    with pytest.raises(Stale, match="only force=True cancels it"):
+        await app.jobs.cancel((await cleanup(app, job)).job.id)
     assert await app.jobs.cancel(task="trip") == 0
     await drain(app)
     assert trip.log == UNDONE
@@ -455,7 +456,7 @@ async def test_a_job_is_not_retried_before_its_cleanup_has_succeeded(
     for _ in range(6 if state == "failed" else 1):
         await drain(app)
         clock.advance(600)
-    with pytest.raises(Stale, match="its cleanup treadle:cleanup:"):
+    with pytest.raises(Stale, match="its cleanup has .* \\(treadle:cleanup:"):
         await app.jobs.retry(job)
     assert await app.jobs.retry(task="trip") == (1 if state == "failed" else 0)
     await drain(app)
@@ -484,7 +485,7 @@ async def test_a_child_of_an_undone_job_is_not_retried(app: App, ledger: Ledger)
     row = await app.jobs.get(job)
     assert (row.state, row.reason) == (State.FAILED, "children")
     assert ledger.function_done["undo"] == 1
-    with pytest.raises(Stale, match="its steps were undone"):
+    with pytest.raises(Stale, match="was undone"):
         await app.jobs.retry(job)
     assert await app.jobs.retry(task="child") == 0
     assert trip.log == []

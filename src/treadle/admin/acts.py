@@ -146,6 +146,8 @@ class Acts:
         """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
         outcome = stopped if force else cancelled
+        if named and not force and is_cleanup(rows[0].job) and not rows[0].state.final:
+            raise Stale(rows[0].job.id, f"it cleans up after job {rows[0].job.parent}; only force=True cancels it")
         while queue:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
@@ -207,7 +209,7 @@ class Acts:
                 if why := cleaned.get(row.job.id):
                     self._note(row, why)
                     if raising:
-                        raise Stale(row.job.id, why)
+                        raise Stale(row.job.id, f"{why} ({cleanup_id(row.job.id, row.reopenings)})")
             group = [row for row in group if not cleaned.get(row.job.id)]
             done += len(await self.settle(group, partial(reopened, cleaned=cleaned), raising))
         return done

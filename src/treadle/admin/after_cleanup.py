@@ -29,7 +29,7 @@ async def after_cleanup(rows: Rows, jobs: Sequence[Record]) -> dict[str, str]:
         while up is not None:
             other = cleanups.get(up.job.id)
             if other is not None and (_open(other) or has_steps(other.checkpoints)):
-                marked[row.job.id] = f"job {up.job.id} would wait for it again, but its steps were undone by {other.job.id}"
+                marked[row.job.id] = "a job that failed because of it was undone, and would run again"
             up = above.get(up.job.parent or "")
     return marked
 
@@ -39,8 +39,8 @@ def _open(cleanup: Record) -> str:
     if cleanup.state in (State.SUCCEEDED, State.CANCELLED):
         return ""
     if cleanup.state is State.FAILED:
-        return f"its cleanup {cleanup.job.id} has failed; retry that first"
-    return f"its cleanup {cleanup.job.id} has not ended"
+        return "its cleanup has failed; retry that first"
+    return "its cleanup has not ended"
 
 
 async def _ancestors(rows: Rows, jobs: Sequence[Record]) -> dict[str, Record]:

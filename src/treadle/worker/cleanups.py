@@ -50,7 +50,9 @@ class Cleanups:
         """Give the run the history of the job that has ended. Returns the outcome of a cleanup that has nothing to do,
         or cannot begin yet."""
         own = run.record
-        [ended] = await self._durable.get([own.job.parent or ""])
+        if not cleanups.is_cleanup(own.job) or own.job.parent is None:
+            return _nothing_to_do(own)  # another program stored a job with such a policy
+        [ended] = await self._durable.get([own.job.parent])
         if ended is None:
             return judge.ended(own, ERROR, "the job that it cleans up after was deleted")
         if own.job.id != cleanups.cleanup_id(ended.job.id, ended.reopenings):
