@@ -725,3 +725,24 @@ async def test_batches_have_no_undos(app: App) -> None:
     job = await many.enqueue(1)
     await drain(app)
     assert "a job of a batch has no undos" in ((await app.jobs.get(job)).error or "")
+
+
+async def test_explain_names_the_cleanup_and_what_it_cleans_up_after(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.options(expires=5 * DAY).enqueue()
+    await drain(app)
+    own = cleanup_id(job.id, 0)
+    assert f"to clean up after job {job.id}, which has not ended" in await app.jobs.explain(own)
+    ledger.fail["cancel hotel"] = 5
+    await app.jobs.cancel(job)
+    assert f"Its cleanup is job {own} (ready)" in await app.jobs.explain(job)
+    for _ in range(5):
+        await drain(app)
+        clock.advance(600)
+    assert f"Its cleanup {own} has failed (ValueError: cancel hotel)" in await app.jobs.explain(job)
+    assert f"cleans up after job {job.id} (cancelled)" in await app.jobs.explain(own)
+    await app.jobs.retry(own)
+    await drain(app)
+    assert f"Its cleanup {own} has ended." in await app.jobs.explain(job)
