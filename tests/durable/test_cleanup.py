@@ -1,4 +1,4 @@
-"""A durable job that does not succeed is cleaned up after: its undos run, and its function goes on where it ended."""
+"""A durable job that does not succeed is cleaned up after: its undos run, and its function continues where it ended."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_job_that_succeeds_undoes_nothing(app: App, ledger: Ledger, kind
 
 
 async def test_an_attempt_that_fails_undoes_nothing(app: App, ledger: Ledger) -> None:
-    """Only the ending of the job does: the next attempt goes on behind the booked flight."""
+    """Only the ending of the job does: the next attempt continues behind the booked flight."""
     trip = Trip(app, ledger, retry=AGAIN)
     ledger.fail["book hotel"] = 2
     job = await trip.task.enqueue()
@@ -142,7 +142,7 @@ async def test_an_undo_may_return_what_cannot_be_stored(app: App, ledger: Ledger
     @app.task(retry=ONCE)
     async def t() -> None:
         current().on_undo(undo)
-        current().on_undo(lambda: object())
+        current().on_undo(object)
         await current().step("a", ledger.do, "a")
 
     ledger.fail["a"] = 1
@@ -428,7 +428,7 @@ async def test_a_retried_job_that_fails_again_is_undone_again(app: App, ledger: 
     assert (await cleanup(app, job, 1)).state is State.SUCCEEDED
 
 
-async def test_a_job_whose_cleanup_did_nothing_goes_on_behind_its_steps(app: App, ledger: Ledger) -> None:
+async def test_a_job_whose_cleanup_did_nothing_continues_behind_its_steps(app: App, ledger: Ledger) -> None:
     @app.task(retry=ONCE)
     async def t() -> str:
         await current().step("a", ledger.do, "a")
@@ -456,7 +456,7 @@ async def test_a_job_is_not_retried_before_its_cleanup_has_succeeded(
     for _ in range(6 if state == "failed" else 1):
         await drain(app)
         clock.advance(600)
-    with pytest.raises(Stale, match="its cleanup has .* \\(treadle:cleanup:"):
+    with pytest.raises(Stale, match=r"its cleanup has .* \(treadle:cleanup:"):
         await app.jobs.retry(job)
     assert await app.jobs.retry(task="trip") == (1 if state == "failed" else 0)
     await drain(app)
@@ -515,7 +515,7 @@ async def test_a_wait_of_a_new_round_needs_a_new_signal(app: App, ledger: Ledger
 # --- what the function meets in its cleanup
 
 
-async def test_a_loop_that_swallows_the_ending_does_not_go_on_with_its_work(app: App, ledger: Ledger) -> None:
+async def test_a_loop_that_swallows_the_ending_does_not_continue_its_work(app: App, ledger: Ledger) -> None:
     """`except Exception` catches the ending, too. Outside of its handler no step runs."""
 
     @app.task(retry=ONCE)
@@ -559,7 +559,7 @@ async def test_tasks_of_a_handler_may_take_steps(app: App, ledger: Ledger) -> No
     assert (await cleanup(app, job)).state is State.SUCCEEDED
 
 
-async def test_a_branch_that_has_not_heard_of_the_ending_takes_no_step(app: App, ledger: Ledger) -> None:
+async def test_a_branch_that_the_ending_has_not_reached_takes_no_step(app: App, ledger: Ledger) -> None:
     """One branch raises the ending to the function, which cleans up while the other branch still replays its steps."""
 
     @app.task(retry=ONCE)
@@ -593,9 +593,7 @@ async def test_a_branch_that_has_not_heard_of_the_ending_takes_no_step(app: App,
     assert ledger.function_done["b last"] == ran_before
 
 
-async def test_a_handler_may_sleep_and_retry_its_step_but_not_wait(
-    app: App, clock: HandClock, ledger: Ledger
-) -> None:
+async def test_a_handler_may_sleep_and_retry_its_step_but_not_wait(app: App, clock: HandClock, ledger: Ledger) -> None:
     @app.task(retry=ONCE)
     async def t() -> None:
         here = current()

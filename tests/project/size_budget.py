@@ -16,7 +16,10 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/contrib": (8_348, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_832, 4),  # URLs of files; results of Any | None; +2: restarts; instants of a job
     "treadle/durable": (1_177, 0),  # +35: restart, warnings, codecs once a run
-    "treadle/execution": (1_051, 0),  # the typed calls of a step; +11: restart; +11: durable calls in a file of their own
+    "treadle/execution": (
+        1_051,
+        0,
+    ),  # the typed calls of a step; +11: restart; +11: durable calls in a file of their own
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),

@@ -7,24 +7,23 @@ a lost response is recognised, and of two operators who change the same job the 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from treadle.admin.after_cleanup import after_cleanup
 from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.query_model import Page
-from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_steps, is_cleanup, with_cleanup
+from treadle.policy.cleanups import cancelled_with_cleanup, cleanup_id, is_cleanup
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
 from treadle.tasks.when import HasId
-from treadle.workflow import causes, fatal, rows_of
+from treadle.workflow import after_cleanup, causes, clean_late, fatal, reopened, rows_of
 from treadle.workflow.plan import plan_of
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.
@@ -158,15 +157,8 @@ class Acts:
             # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
             if not force:
-                await self._clean_late(acted.values())
+                await clean_late(await self._storage(), self._rows, acted.values())
         return done
-
-    async def _clean_late(self, rows: Iterable[Record]) -> None:
-        """Store the cleanup jobs of jobs that took their first step between being read and being cancelled."""
-        running = [row.job.id for row in rows if row.state is State.RUNNING and not has_steps(row.checkpoints)]
-        late = [row for row in await self._rows(running) if row.state is State.CANCELLED and has_steps(row.checkpoints)]
-        if late:
-            await (await self._storage()).enqueue([cleanup_of(row) for row in late])
 
     async def _cleanups(self, rows: Sequence[Record]) -> list[Record]:
         """The cleanup jobs of these jobs, as far as they are stored."""
@@ -249,13 +241,7 @@ def _refused(row: Record, reason: str) -> TreadleError:
 def cancelled(row: Record) -> Outcome | None:
     """The cancellation of a job, with its cleanup. None for a job that has ended, and for a cleanup itself."""
     outcome = None if is_cleanup(row.job) else stopped(row)
-    if outcome is None or row.function_done:
-        return outcome
-    outcome = with_cleanup(row, outcome, has_steps(row.checkpoints))
-    if row.state is not State.RUNNING:
-        return outcome
-    # The function may run until its worker knows. At the end of its run the worker starts the cleanup.
-    return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))
+    return None if outcome is None else cancelled_with_cleanup(row, outcome)
 
 
 def stopped(row: Record) -> Outcome | None:
@@ -269,14 +255,6 @@ def stopped(row: Record) -> Outcome | None:
         reason=ASKED,
         error="cancelled by hand",
     )
-
-
-def reopened(row: Record, cleaned: Container[str] = ()) -> Outcome | None:
-    """The reopening of a job. One in `cleaned` begins a new round, as its cleanup has undone steps of this one."""
-    if row.state not in (State.FAILED, State.CANCELLED):
-        return None
-    mark = ((UNDONE, str(row.reopenings + 1)),) if row.job.id in cleaned else ()
-    return Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=mark)
 
 
 def at_once(row: Record) -> Outcome | None:

@@ -282,8 +282,8 @@ class Jobs:
 
         Key and slots are released at once. The worker stops a running function on notification, at the latest with its
         next heartbeat. Many jobs are cancelled in groups, and `progress` is called after each group with the number of
-        jobs examined. An interrupted call may be repeated. Raises UnknownJob; Stale for a cleanup job; Locked if another
-        open transaction holds the job, for example by a job that is to wait for it.
+        jobs examined. An interrupted call may be repeated. Raises UnknownJob; Stale for a cleanup job without `force`;
+        Locked if another open transaction holds the job, for example by a job that is to wait for it.
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)

@@ -1,9 +1,9 @@
-"""The run of a cleanup job: the function of a job that has ended goes on where the job ended, to clean up.
+"""The run of a cleanup job: the function of a job that has ended continues where the job ended, to clean up.
 
 The run has the history of the ended job. Its recorded steps return their results. The first step, sleep or wait that
 was not recorded raises the ending of the job, `JobCancelled`, `JobExpired` or `JobFailed`: the code that handles this
 error may take steps, which are stored with the cleanup job. Outside of such code the error is raised again, so that a
-loop that swallows it does not go on with its work. A job that failed by an error of its function has handled that
+loop that swallows it does not continue its work. A job that failed by an error of its function has handled that
 error: it is only read for its undos.
 """
 
@@ -56,7 +56,9 @@ class EndedSteps(Checkpoints):
         self._raised_here = 0
         self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
         self.is_cut = False  # it does not reach the ending, and was cancelled
-        self.is_heard = not is_unheard(ended.state, ended.reason)  # the function has handled its error: only undos follow
+        self.is_heard = not is_unheard(
+            ended.state, ended.reason
+        )  # the function has handled its error: only undos follow
         self.undoing = False
 
     def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
@@ -227,7 +229,7 @@ class Cleanup(Durable):
 
 def begun_anew(record: Record) -> Outcome | None:
     """The outcome that begins a new round of a job which was reopened after its cleanup: the steps that were undone
-    must run again. None: the job goes on."""
+    must run again. None: the job continues."""
     if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
         return None
     last = round_of(record.checkpoints)

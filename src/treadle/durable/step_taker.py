@@ -35,8 +35,8 @@ from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, r
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
-from treadle.durable.undo import Undos
 from treadle.durable.unawaited import Unawaited
+from treadle.durable.undo import Undos
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.policy.rounds import round_of

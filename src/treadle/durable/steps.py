@@ -182,7 +182,9 @@ class Durable(StepTaker):
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
         if not self.undos.is_stored and not any(name == ROUND for name, _ in outcome.checkpoints):
-            outcome = with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered))
+            outcome = with_cleanup(
+                self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered)
+            )
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round

@@ -101,6 +101,17 @@ def with_cleanup(record: Record, outcome: Outcome, has_steps: bool, has_undo: bo
     return replace(outcome, checkpoints=(*outcome.checkpoints, mark), followups=(*outcome.followups, job))
 
 
+def cancelled_with_cleanup(row: Record, outcome: Outcome) -> Outcome:
+    """The cancellation of a job from outside, with its cleanup. If the job runs, its function may continue until its
+    worker learns of it: at the end of that run the worker starts the cleanup."""
+    if row.function_done:
+        return outcome
+    outcome = with_cleanup(row, outcome, has_steps(row.checkpoints))
+    if row.state is not State.RUNNING:
+        return outcome
+    return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))
+
+
 def is_stored(record: Record) -> bool:
     """Whether the job has its cleanup job already."""
     return dict(record.checkpoints).get(STORED) == str(record.reopenings)

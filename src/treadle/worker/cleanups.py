@@ -29,9 +29,7 @@ PAUSE: Final = 0.05  # s before the second look; doubled each time
 class Cleanups:
     """One for each worker."""
 
-    def __init__(
-        self, parts: WorkerParts, runner: Runner, durable: WorkerDurableBackend, texts: LargeTexts
-    ) -> None:
+    def __init__(self, parts: WorkerParts, runner: Runner, durable: WorkerDurableBackend, texts: LargeTexts) -> None:
         self._storage, self._lease, self._now = parts.storage, parts.config.lease, parts.app.now
         self._troubles = parts.state.troubles
         self._runner, self._durable, self._texts = runner, durable, texts

@@ -5,6 +5,7 @@ The job's function is not called. It uses a slot of the worker only while the ro
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -16,9 +17,11 @@ from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
 from treadle.policy import judge, unread
+from treadle.policy.cleanups import cancelled_with_cleanup
 from treadle.policy.guilt import cleared_note, guilt_of
 from treadle.storage import whole, whole_row
 from treadle.storage.contract import Storage
+from treadle.workflow.cleaning import clean_late
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
 
@@ -94,20 +97,21 @@ class WorkflowFinisher:
             if row.function_done:
                 children = await rows_of(self._storage.get, row.after)
                 await self._cancel([child for child in children if child.job.parent == row.job.id], guard)
-        await self._storage.settle(
-            [
-                Outcome(
-                    id=row.job.id,
-                    version=row.version,
-                    state=State.CANCELLED,
-                    attempt=row.attempt,
-                    reason=ASKED,
-                    result=row.result,
-                    error=f"another child of {guard.job.parent} failed",
-                )
-                for row in rows
-            ]
-        )
+        because = f"another child of {guard.job.parent} failed"
+        await self._storage.settle([cancelled_with_cleanup(row, _cancelled(row, because)) for row in rows])
+        await clean_late(self._storage, functools.partial(rows_of, self._storage.get), rows)
+
+
+def _cancelled(row: Record, because: str) -> Outcome:
+    return Outcome(
+        id=row.job.id,
+        version=row.version,
+        state=State.CANCELLED,
+        attempt=row.attempt,
+        reason=ASKED,
+        result=row.result,
+        error=because,
+    )
 
 
 def _is_closed(row: Record) -> bool:

@@ -1,4 +1,4 @@
-"""Sentences about the cleanup of a durable job: beside the job that it cleans up after, and beside its own row."""
+"""Sentences about the cleanup of a durable job: for the job that it cleans up after, and for the cleanup itself."""
 
 from __future__ import annotations
 

@@ -1,14 +1,34 @@
-"""Which jobs may be reopened after their cleanup has undone steps of theirs."""
+"""The cleanup of durable jobs, as far as a cancellation or a reopening from outside must know of it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
-from treadle.core.model import Record, State
-from treadle.policy.cleanups import cleanup_id, has_steps, is_cleanup
+from treadle.core.model import Outcome, Record, State
+from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_steps, is_cleanup
+from treadle.storage.contract import Storage
 from treadle.storage.row_rules import failed_by_child
 
 Rows = Callable[[Sequence[str]], Awaitable[list[Record]]]
+
+
+async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) -> None:
+    """Store the cleanup jobs of jobs that took their first step after they were read, and before they were cancelled.
+
+    cancelled  the jobs as they were read
+    """
+    ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_steps(row.checkpoints)]
+    late = [row for row in await rows(ids) if row.state is State.CANCELLED and has_steps(row.checkpoints)]
+    if late:
+        await storage.enqueue([cleanup_of(row) for row in late])
+
+
+def reopened(row: Record, cleaned: Container[str] = ()) -> Outcome | None:
+    """The reopening of a job. One in `cleaned` begins a new round, as its cleanup has undone steps of this one."""
+    if row.state not in (State.FAILED, State.CANCELLED):
+        return None
+    mark = ((UNDONE, str(row.reopenings + 1)),) if row.job.id in cleaned else ()
+    return Outcome(id=row.job.id, version=row.version, state=State.READY, checkpoints=mark)
 
 
 async def after_cleanup(rows: Rows, jobs: Sequence[Record]) -> dict[str, str]:
@@ -17,7 +37,9 @@ async def after_cleanup(rows: Rows, jobs: Sequence[Record]) -> dict[str, str]:
     jobs = [row for row in jobs if not is_cleanup(row.job)]
     above = await _ancestors(rows, jobs)
     every = {row.job.id: row for row in (*jobs, *above.values())}
-    cleanups = {row.job.parent: row for row in await rows([cleanup_id(id, row.reopenings) for id, row in every.items()])}
+    cleanups = {
+        row.job.parent: row for row in await rows([cleanup_id(id, row.reopenings) for id, row in every.items()])
+    }
     marked: dict[str, str] = {}
     for row in jobs:
         own = cleanups.get(row.job.id)
