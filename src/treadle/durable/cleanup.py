@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from treadle.core.errors import UNREADABLE, BadStep, JobNotDone
 from treadle.core.job import not_done
 from treadle.core.model import Outcome, Record
-from treadle.durable.backend import SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
+from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, branch_here, place_here
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, read_entry
 from treadle.durable.failures import leaves
@@ -51,7 +51,7 @@ class EndedSteps(Checkpoints):
         self.theirs = _of_job(row, ended)
         # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
         self._size, self._most = 0, len(self.theirs) + sizes.steps
-        self._followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
+        self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
         self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
         self._raised_here = 0
         self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
@@ -85,12 +85,13 @@ class EndedSteps(Checkpoints):
         return isinstance(error, JobNotDone) and error.id == self._ended.job.id
 
     def _has_passed(self, request: StepRequest) -> bool:
-        """Whether the job had got behind this step. A sleep is over if something was recorded behind it: the time may
-        have passed only since the job ended."""
+        """Whether the job had got behind this step. A sleep was over if the job was claimed after its time: now, the time
+        may have passed only since the job ended. A sleep that was over at once has no entry."""
         entry = request.entry
-        if entry is None or request.key not in self.theirs:
-            return entry is not None
-        return not entry.is_tried and (not isinstance(entry.until, float) or request.key in self._followed)
+        if entry is None or request.key not in self.theirs or request.key in self.followed:
+            return entry is not None or request.key in self.followed
+        claimed = self._ended.started_at or 0.0
+        return not entry.is_tried and (not isinstance(entry.until, float) or entry.until <= claimed + EARLY)
 
     def _may_clean(self, branch: Branch) -> bool:
         """Whether the caller handles the ending, or is a task that began after it."""
@@ -130,17 +131,16 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 class Cleanup(Durable):
     """The durable code of a run of a cleanup job."""
 
-    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
+    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
         super().__init__(run, backend, codec)
-        assert run.subject is not None
-        self._ended = run.subject
-        self.checkpoints = self.steps = EndedSteps(run.record, run.subject, backend.sizes, run.place)
+        self._ended, self.is_done = ended, False
+        self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place)
         self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 
     # --- what differs from a run of the job itself
 
     async def sleep(self, request: StepRequest, length: float | timedelta | None, moment: datetime | None) -> None:
-        if request.key not in self.steps.theirs:
+        if request.key not in self.steps.theirs and request.key not in self.steps.followed:
             await super().sleep(request, length, moment)
 
     async def _arrived(self, name: str, request: StepRequest, timeout: float | None) -> Checkpoint:
@@ -165,27 +165,34 @@ class Cleanup(Durable):
 
     # --- the run
 
-    async def cleaned(self, call: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
-        """Call the function, and then the undos that it has registered. Raises what is to be tried again.
+    async def cleaned(self, call: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
+        """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
+        `is_done` is set; or raises errors for which the cleanup is tried again.
 
         timeout  of the task: at most half of it passes until the function reaches the ending
         """
-        errors = list[Exception]()
+        value, left_by = None, list[BaseException]()
+        self.run.subject = self._ended
         try:
-            await self._to_its_end(call, REACH if timeout is None else min(REACH, timeout / 2))
-        except (Exception, Suspend) as error:
-            if is_suspension(error):
-                if self.run.suspended_as is not None or self.is_between_tries:
-                    raise
-            elif judge.fails_as(error) is not None:
-                raise  # the code does not follow the history, so its undos are not known
-            elif isinstance(error, Exception) and not self._is_handled(error):
-                errors.append(error)
-        errors += await self._undone()
+            try:
+                value = await self._to_its_end(call, REACH if timeout is None else min(REACH, timeout / 2))
+            except (Exception, Suspend) as error:
+                is_asleep = self.run.suspended_as is not None or self.is_between_tries
+                if is_asleep if is_suspension(error) else judge.fails_as(error) is not None:
+                    raise  # it sleeps; or its code does not follow the history, so its undos are not known
+                left_by.append(error)
+            errors = [error for error in left_by if isinstance(error, Exception) and not self._is_handled(error)]
+            errors += await self._undone()
+        finally:
+            self.run.subject = None
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup(f"{len(errors)} errors of a cleanup", errors)
+        self.is_done = True
+        if left_by:
+            raise left_by[0]
+        return value
 
-    async def _to_its_end(self, call: Callable[[], Awaitable[Any]], seconds: float) -> None:
+    async def _to_its_end(self, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         """Call the function. It is cancelled if it has not reached the ending after this time: the job may have been
         cancelled because its code between two steps hangs."""
         task = asyncio.current_task()
@@ -198,10 +205,11 @@ class Cleanup(Durable):
         timer = self.backend.loop.call_later(seconds, cut)
         self.steps.on_end = lambda: self.backend.loop.call_soon_threadsafe(timer.cancel)
         try:
-            await call()
+            return await call()
         except asyncio.CancelledError:
             if not self.steps.is_cut or task.uncancel() or self.backend.is_cancelled(self.run):
                 raise
+            return None
         finally:
             timer.cancel()
 

@@ -67,7 +67,8 @@ class Context(DurableContext, frozen=True):
     @property
     def version(self) -> int:
         """Rises with every claim: a fencing token for your own writes ("only if the stored token is lower")."""
-        return self.record.version
+        subject = self._run.subject
+        return self.record.version if subject is None else subject.version + self.record.version
 
     @property
     def workflow(self) -> str:

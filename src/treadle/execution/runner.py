@@ -172,21 +172,28 @@ class Runner:
 
     async def clean(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """Run the function of a job that has ended, to clean up; `run.durable` has its history. See `run`."""
-        durable = run.durable
+        run.began, durable = self._now(), run.durable
         assert isinstance(durable, Cleanup)
+        enter(run)
+        run.record = present(run.record)
 
-        async def call(*args: Any, **kwargs: Any) -> Followups:
+        async def call(*args: Any, **kwargs: Any) -> Any:
             here = functools.partial(task.call, *args, **kwargs)
             if task.kind != "async":
                 here = functools.partial(self._in_thread, task, run, task.call, args, kwargs)
-            await durable.cleaned(here, rules.timeout)
-            return Followups(own="null", concludes=True)
+            return await durable.cleaned(here, rules.timeout)
 
         shown = copy.copy(task)
         shown.kind, shown.call = "async", call
-        outcome = await self.run(shown, run, rules)
-        is_done = outcome is not None and outcome.state is State.SUCCEEDED
-        return replace(outcome, value=None, reason=None) if is_done else outcome
+        try:
+            await self._result(shown, run, rules)
+        except BaseException as error:
+            if not durable.is_done or isinstance(error, asyncio.CancelledError):
+                return self._raised(task, run, rules, error)
+        if run.why is not None and run.why in FIRM:
+            return self._stopped(task, run, rules, None)
+        done = judge.succeeded(run.record, "null", run.carried, run.note)
+        return self._unfinished(task, run, rules) or replace(done, result=None)
 
     def _unfinished(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """The outcome of a run whose function has returned although the run sleeps or waits, or although a step was

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.core import defaults, ids
+from treadle.core import ids
 from treadle.core.model import (
     ARGUMENTS_NOW,
     EXPIRED,
@@ -68,7 +68,7 @@ def cleanup_of(row: Record) -> NewJob:
         required=None,
         failures_allowed=None,
         function_done=False,
-        retry=replace(policy, retry=DEFAULT, max_lost=defaults.MAX_LOST, marks=False, cleans=True).text(),
+        retry=replace(policy, retry=DEFAULT, marks=False, cleans=True).text(),
         keep=longest,
         keep_failed=longest,
         root=job.root or job.id,

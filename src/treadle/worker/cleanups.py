@@ -41,7 +41,6 @@ class Cleanups:
             if outcome.state is not State.SUCCEEDED:
                 self._troubles[run] = None
             return outcome
-        run.durable = Cleanup(run, self._durable, self._durable.codec(task.name))
         return await self._runner.clean(task, run, rules)
 
     async def _prepared(self, task: TaskCore, run: JobRun) -> Outcome | None:
@@ -69,7 +68,8 @@ class Cleanups:
             return judge.released(own, closed.delay)
         if closed is not None:
             return judge.ended(own, closed.reason or ERROR, closed.error or "")
-        run.subject, run.record = whole.record, cleanups.merged(own, whole.record)
+        run.record = cleanups.merged(own, whole.record)
+        run.durable = Cleanup(run, self._durable, self._durable.codec(task.name), whole.record)
         return None
 
     async def free(self, run: JobRun) -> None:
@@ -105,4 +105,4 @@ class Cleanups:
 
 
 def _nothing_to_do(own: Record) -> Outcome:
-    return replace(judge.succeeded(own, "null"), attempt=own.attempt, keep=0.0)
+    return replace(judge.succeeded(own, "null"), result=None, attempt=own.attempt, keep=0.0)
