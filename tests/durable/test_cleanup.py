@@ -400,6 +400,47 @@ async def test_a_step_in_a_thread_that_ends_late_is_known_to_the_cleanup(app: Ap
     assert ledger.function_done == {"a": 1, "undo ticket 7": 1}
 
 
+@shows("the undos of a running job that is cancelled wait until its run has ended")
+async def test_undos_wait_for_the_run_that_was_cancelled(app: App, told: Told, ledger: Ledger) -> None:
+    """The cleanup is stored before, so the cancellation queues it at once, while the thread still runs."""
+    began, log, loop = asyncio.Event(), list[str](), asyncio.get_running_loop()
+
+    def slow() -> None:
+        loop.call_soon_threadsafe(began.set)
+        assert current().wait(60)
+        log.append("booked")
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        current().on_undo(log.append, "undone")
+        await current().step("slow", slow)
+        await current().step("more", log.append, "more")
+
+    async with work(app):
+        job = await t.enqueue()
+        await began.wait()
+        await app.jobs.cancel(job)
+        await told.until("succeeded", id=cleanup_id(job.id, 0))
+    assert log == ["booked", "undone"]
+
+
+async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.enqueue()
+    await drain(app)
+    clock.advance(DAY + 1)
+    storage = await app._core.open()
+    assert (await storage.claim(Claim(worker="gone#1", lease=30.0))).records
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert trip.log == UNDONE[:2]
+    clock.advance(60)
+    await drain(app)
+    assert trip.log == UNDONE
+
+
 # --- a retry of the job
 
 

@@ -85,8 +85,8 @@ class EndedSteps(Checkpoints):
         return isinstance(error, JobNotDone) and error.id == self._ended.job.id
 
     def _has_passed(self, request: StepRequest) -> bool:
-        """Whether the job had got behind this step. A sleep was over if the job was claimed after its time: now, the time
-        may have passed only since the job ended. A sleep that was over at once has no entry."""
+        """Whether the job had got behind this step. A sleep was over if the job was claimed after its time: by now, the
+        time may have passed only since the job ended. A sleep that was over at once has no entry."""
         entry = request.entry
         if entry is None or request.key not in self.theirs or request.key in self.followed:
             return entry is not None or request.key in self.followed
