@@ -600,6 +600,29 @@ async def test_tasks_of_a_handler_may_take_steps(app: App, ledger: Ledger) -> No
     assert (await cleanup(app, job)).state is State.SUCCEEDED
 
 
+async def test_a_failed_job_with_tasks_is_read_for_its_undos(app: App, ledger: Ledger) -> None:
+    """A TaskGroup wraps the exception that ends the function at the first step that was not recorded."""
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        here.on_undo(ledger.do, "undo")
+        await here.step("a", ledger.do, "a")
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(part(number))
+
+    async def part(number: int) -> None:
+        await current().step(f"part:{number}", ledger.do, f"part {number}")
+
+    ledger.fail["part 0"] = ledger.fail["part 1"] = 1
+    job = await t.enqueue()
+    await drain(app)
+    row = await cleanup(app, job)
+    assert (row.state, row.error) == (State.SUCCEEDED, None)
+    assert ledger.function_done == {"a": 1, "part 0": 1, "part 1": 1, "undo": 1}
+
+
 async def test_a_branch_that_the_ending_has_not_reached_takes_no_step(app: App, ledger: Ledger) -> None:
     """One branch raises the ending to the function, which cleans up while the other branch still replays its steps."""
 

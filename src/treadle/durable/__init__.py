@@ -12,6 +12,7 @@ from treadle.durable.checkpoints import Checkpoints as Checkpoints
 from treadle.durable.checkpoints import StepRequest as StepRequest
 from treadle.durable.checkpoints import check_name as check_name
 from treadle.durable.checkpoints import read_entry as read_entry
+from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
 from treadle.durable.cleanup import begun_anew as begun_anew
 from treadle.durable.failures import Failure as Failure

@@ -37,7 +37,7 @@ from treadle.serialization.call_codec import Codec
 from treadle.tasks.options import Sizes
 
 WAIT: Final = "wait:"
-REACH: Final = 10.0  # s until the function must have reached the point at which its job ended
+REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
 CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -165,28 +165,30 @@ class Cleanup(Durable):
 
     # --- the run
 
-    async def cleaned(self, call: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
+    async def cleaned(self, call: Callable[[], Awaitable[Any]], reach: float | None) -> Any:
         """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
         `is_done` is set; or raises errors for which the cleanup is tried again.
 
-        timeout  of the task: at most half of it passes until the function reaches the ending
+        reach  seconds until the function must have reached the ending; None: it runs in a thread, which cannot be cut
         """
         value, left_by = None, list[BaseException]()
         self.run.subject = self._ended
         try:
             try:
-                value = await self._to_its_end(call, REACH if timeout is None else min(REACH, timeout / 2))
-            except (Exception, Suspend) as error:
+                value = await (call() if reach is None else self._to_its_end(call, reach))
+            except BaseException as error:
                 is_asleep = self.run.suspended_as is not None or self.is_between_tries
+                if not all(isinstance(leaf, Exception | Suspend) for leaf in leaves(error)):
+                    raise
                 if is_asleep if is_suspension(error) else judge.fails_as(error) is not None:
                     raise  # it sleeps; or its code does not follow the history, so its undos are not known
                 left_by.append(error)
-            errors = [error for error in left_by if isinstance(error, Exception) and not self._is_handled(error)]
+            errors = [error for error in left_by if not self._is_handled(error)]
             errors += await self._undone()
         finally:
             self.run.subject = None
         if errors:
-            raise errors[0] if len(errors) == 1 else ExceptionGroup(f"{len(errors)} errors of a cleanup", errors)
+            raise errors[0] if len(errors) == 1 else BaseExceptionGroup(f"{len(errors)} errors of a cleanup", errors)
         self.is_done = True
         if left_by:
             raise left_by[0]
@@ -213,19 +215,19 @@ class Cleanup(Durable):
         finally:
             timer.cancel()
 
-    def _is_handled(self, error: Exception) -> bool:
+    def _is_handled(self, error: BaseException) -> bool:
         """Whether the function may end with this error: the ending of its job, one raised from it, or a verdict."""
         if self.steps.is_heard or isinstance(error, Abort):
             return True
-        if all(map(self.steps.is_ending, leaves(error))):
+        if all(isinstance(leaf, Suspend) or self.steps.is_ending(leaf) for leaf in leaves(error)):
             return True
         cause = error.__cause__
         return cause is not None and any(map(self.steps.is_ending, _with_causes(cause)))
 
-    async def _undone(self) -> list[Exception]:
+    async def _undone(self) -> list[BaseException]:
         """Run the undos, the last one first. An undo that fails does not keep the others from running, and is tried
         again in the next attempt. Each is a branch of its own: no order is recorded."""
-        self.steps.undoing, errors = True, list[Exception]()
+        self.steps.undoing, errors = True, list[BaseException]()
         for undo in reversed(tuple(self.undos.registered)):
             branch_here.set(Branch(self.steps, place_here(), "&"))
             try:

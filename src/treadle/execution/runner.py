@@ -27,7 +27,7 @@ from treadle.core.errors import (
 )
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable import REPLACED, SWALLOWED, Cleanup, Suspend, is_suspension
+from treadle.durable import REACH, REPLACED, SWALLOWED, Cleanup, Suspend, is_suspension
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
@@ -178,10 +178,11 @@ class Runner:
         run.record = present(run.record)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            here = functools.partial(task.call, *args, **kwargs)
             if task.kind != "async":
                 here = functools.partial(self._in_thread, task, run, task.call, args, kwargs)
-            return await durable.cleaned(here, rules.timeout)
+                return await durable.cleaned(here, None)
+            reach = REACH if rules.timeout is None else min(REACH, rules.timeout / 2)
+            return await durable.cleaned(functools.partial(task.call, *args, **kwargs), reach)
 
         shown = copy.copy(task)
         shown.kind, shown.call = "async", call
