@@ -315,6 +315,38 @@ async def test_a_step_in_finally_that_fails_is_tried_again(app: App, clock: Hand
     assert (await cleanup(app, job)).state is State.SUCCEEDED
 
 
+@pytest.mark.parametrize("when", ["asleep", "waiting", "retrying"])
+async def test_jobs_that_are_cancelled_by_a_filter_are_cleaned_up_after(
+    app: App, clock: HandClock, ledger: Ledger, when: str
+) -> None:
+    """The rows of a page have no steps."""
+
+    async def fail() -> None:
+        raise ValueError("later")
+
+    then = {"asleep": sleeping, "waiting": waiting, "retrying": fail}[when]
+    reserved = Reserved(app, ledger, sleeping if when == "retrying" else then)
+
+    @app.task(name="retried", retry=Retry(attempts=2, base=600))
+    async def retried() -> None:
+        await current().step("reserve", ledger.do, "reserve")
+        try:
+            await current().sleep(DAY)
+        except JobCancelled:
+            await current().step("release", ledger.do, "release")
+            await current().step("tell", ledger.do, "tell")
+            raise
+        finally:
+            await then()
+
+    task = retried if when == "retrying" else reserved.task
+    await task.enqueue()
+    await drain(app)
+    assert await app.jobs.cancel(task=task.name) == 1
+    await drain(app)
+    assert ledger.function_done == RELEASED
+
+
 async def test_a_forced_cancellation_cleans_nothing_up(app: App, ledger: Ledger) -> None:
     reserved, trip = Reserved(app, ledger, sleeping), Trip(app, ledger, then=sleeping)
     jobs = [await reserved.task.enqueue(), await trip.task.enqueue()]

@@ -23,7 +23,7 @@ from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
 from treadle.tasks.when import HasId
-from treadle.workflow import after_cleanup, causes, clean_late, fatal, reopened, rows_of
+from treadle.workflow import after_cleanup, causes, clean_late, fatal, reopened, rows_of, with_steps
 from treadle.workflow.plan import plan_of
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.
@@ -152,6 +152,8 @@ class Acts:
             group += await self._below(group, seen, tree)
             if force:
                 await self.settle(await self._cleanups(group), stopped)
+            else:
+                group = await with_steps(self._rows, group)
             acted = {row.job.id: row for row in await self.settle(group, outcome, named=named)}
             done += sum(1 for row in acted.values() if row.job.task)
             # Use the rows as of the cancellation: they may have got children since they were found.

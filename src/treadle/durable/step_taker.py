@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
@@ -34,7 +34,7 @@ from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.step_codec import is_async, signature_of
-from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
 from treadle.policy import judge
@@ -43,15 +43,6 @@ from treadle.policy.rounds import round_of
 from treadle.serialization.call_codec import CallCodec, Codec
 
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
-
-
-class StepCall(Struct, frozen=True):
-    """One call of `step`, with the function bound to its arguments."""
-
-    request: StepRequest
-    signature: CallCodec
-    function: Callable[[], Any]
-    options: StepOptions
 
 
 class StepTaker:
@@ -137,9 +128,7 @@ class StepTaker:
     async def _before_effect(self) -> None:
         """Store what must be known before the function of a step runs."""
         if self.undos.to_store:
-            await self.backend.store(self.undos.job())
-            self.undos.is_stored = True
-            self.checkpoints.note(self.undos.mark())
+            await self.undos.store(self.backend, self.checkpoints)
         if self.checkpoints.caught:
             await self.backend.save(self.run)
 
@@ -176,10 +165,7 @@ class StepTaker:
         """Take the step in a thread; the function runs in this thread."""
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        try:
-            call = self._call(name, function, args, kwargs, options)
-        except asyncio.CancelledError:
-            raise Stopped from None
+        call = self._call(name, function, args, kwargs, options)
         request = call.request
         try:
             while not self.checkpoints.is_over(request.key):

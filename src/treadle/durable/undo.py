@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from treadle.core.model import NewJob, Record
+from treadle.core.model import Record
+from treadle.durable.backend import DurableBackend
+from treadle.durable.checkpoints import Checkpoints
 from treadle.durable.step_codec import is_async
 from treadle.policy import cleanups
 
@@ -40,12 +42,11 @@ class Undos:
         """Whether the cleanup job must be stored before the next effect."""
         return bool(self.registered) and not self.is_stored
 
-    def job(self) -> NewJob:
-        return cleanups.cleanup_of(self._record)
-
-    def mark(self) -> tuple[str, str]:
-        """The checkpoint of a job whose cleanup job is stored."""
-        return cleanups.STORED, str(self._record.reopenings)
+    async def store(self, backend: DurableBackend, checkpoints: Checkpoints) -> None:
+        """Store the cleanup job, and note that with the next step."""
+        await backend.store(cleanups.cleanup_of(self._record))
+        self.is_stored = True
+        checkpoints.note((cleanups.STORED, str(self._record.reopenings)))
 
 
 def _without_result(function: Callable[..., Any]) -> Callable[..., Any]:

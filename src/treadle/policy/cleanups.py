@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.core import ids
 from treadle.core.model import (
     ARGUMENTS_NOW,
+    ASLEEP,
     EXPIRED,
     LOST,
     OURS,
@@ -83,6 +84,12 @@ def has_steps(checkpoints: Pairs) -> bool:
     return any(not name.startswith(OURS) for name, _ in checkpoints)
 
 
+def has_begun(row: Record) -> bool:
+    """Whether the function of this unfinished job has taken a step, sleeps or waits. A row of a page has no steps."""
+    waits = row.state is State.WAITING and row.started_at is not None
+    return waits or (row.reason or "").startswith(ASLEEP) or has_steps(row.checkpoints)
+
+
 def is_unheard(state: State, reason: str | None) -> bool:
     """Whether a job ended in a way that its function has not heard of."""
     return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
@@ -106,7 +113,7 @@ def cancelled_with_cleanup(row: Record, outcome: Outcome) -> Outcome:
     worker learns of it: at the end of that run the worker starts the cleanup."""
     if row.function_done:
         return outcome
-    outcome = with_cleanup(row, outcome, has_steps(row.checkpoints))
+    outcome = with_cleanup(row, outcome, has_begun(row))
     if row.state is not State.RUNNING:
         return outcome
     return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))

@@ -96,8 +96,7 @@ def succeeded(record: Record, result: str, checkpoints: Pairs = (), note: str | 
 def released(
     record: Record, delay: float = 0.0, checkpoints: Pairs = (), note: str | None = None, reason: str | None = None
 ) -> Outcome:
-    """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The last error
-    stays."""
+    """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The error stays."""
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -278,8 +277,7 @@ def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure)
 
 
 def fails_as(error: BaseException) -> str | None:
-    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. For an
-    exception group it is the reason of one of its members."""
+    """The reason with which a job fails at once if its run raises this error, or a group with it; None: it may retry."""
     if isinstance(error, TreadleError):
         return error.fails_as
     if isinstance(error, BaseExceptionGroup):

@@ -8,6 +8,7 @@ from treadle.workflow.checks import acyclic as acyclic
 from treadle.workflow.cleaning import after_cleanup as after_cleanup
 from treadle.workflow.cleaning import clean_late as clean_late
 from treadle.workflow.cleaning import reopened as reopened
+from treadle.workflow.cleaning import with_steps as with_steps
 from treadle.workflow.continuation import Followups as Followups
 from treadle.workflow.continuation import decode_followups as decode_followups
 from treadle.workflow.continuation import encode_followups as encode_followups

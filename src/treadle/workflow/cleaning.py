@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from typing import Final
 
 from treadle.core.model import Outcome, Record, State
-from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_steps, is_cleanup
+from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_begun, has_steps, is_cleanup
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import failed_by_child
 
+WHOLE: Final = 20  # rows with all their steps that are in memory at a time
+
 Rows = Callable[[Sequence[str]], Awaitable[list[Record]]]
+
+
+async def with_steps(rows: Rows, group: Sequence[Record]) -> list[Record]:
+    """These rows, read again where only their steps can say whether the job has begun: a row of a page has none."""
+    unknown = [row for row in group if row.started_at and not row.function_done and not has_begun(row)]
+    again = dict[str, Record]()
+    for start in range(0, len(unknown), WHOLE):
+        again |= {row.job.id: row for row in await rows([row.job.id for row in unknown[start : start + WHOLE]])}
+    return [again.get(row.job.id, row) for row in group]
 
 
 async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) -> None:
@@ -17,10 +29,12 @@ async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) 
 
     cancelled  the jobs as they were read
     """
-    ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_steps(row.checkpoints)]
-    late = [row for row in await rows(ids) if row.state is State.CANCELLED and has_steps(row.checkpoints)]
-    if late:
-        await storage.enqueue([cleanup_of(row) for row in late])
+    ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_begun(row)]
+    for start in range(0, len(ids), WHOLE):
+        again = await rows(ids[start : start + WHOLE])
+        late = [cleanup_of(row) for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
+        if late:
+            await storage.enqueue(late)
 
 
 def reopened(row: Record, cleaned: Container[str] = ()) -> Outcome | None:

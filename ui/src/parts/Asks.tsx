@@ -64,12 +64,14 @@ export function CancelJob({ job }: { job: Job }): JSX.Element {
         reported(jobs === 1 ? "1 job cancelled." : `${jobs} jobs cancelled.`, null);
       }}
     >
-      <CheckField label="Its children too" value={tree.value} onChange={(value) => (tree.value = value)} />
-      <CheckField
-        label="Run the undos and the cleanup of a durable job"
-        value={cleanup.value}
-        onChange={(value) => (cleanup.value = value)}
-      />
+      <>
+        <CheckField label="Its children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+        <CheckField
+          label="Run the undos and the cleanup of a durable job"
+          value={cleanup.value}
+          onChange={(value) => (cleanup.value = value)}
+        />
+      </>
     </Ask>
   );
 }
