@@ -277,7 +277,7 @@ def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure)
 
 
 def fails_as(error: BaseException) -> str | None:
-    """The reason with which a job fails at once if its run raises this error, or a group with it; None: it may retry."""
+    """The reason with which a job fails at once if its run raises this error, or a group with it; None: it does not."""
     if isinstance(error, TreadleError):
         return error.fails_as
     if isinstance(error, BaseExceptionGroup):
