@@ -10,9 +10,11 @@ import pytest
 from tests.durable.kit import AGAIN, Ledger
 from tests.kit import Told, work
 from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, Stale, State, current, current_batch
+from treadle.admin.code_check import Options, check_code
+from treadle.admin.histories import histories
 from treadle.core.model import Claim
 from treadle.policy.cleanups import cleanup_id, is_cleanup
-from treadle.testing import HandClock, drain
+from treadle.testing import HandClock, drain, replay
 from treadle_testkit.shows import shows
 
 ONCE = Retry(attempts=1)
@@ -840,3 +842,47 @@ async def test_explain_names_the_cleanup_and_what_it_cleans_up_after(
     await app.jobs.retry(own)
     await drain(app)
     assert f"Its cleanup {own} has ended." in await app.jobs.explain(job)
+
+
+async def test_an_undo_behind_the_last_step_runs_if_the_outcome_is_refused(app: App, ledger: Ledger) -> None:
+    """The storage refuses a child whose id belongs to a job of another task; the function has returned."""
+
+    @app.task
+    async def other() -> None: ...
+
+    @app.task(retry=ONCE)
+    async def t() -> Any:
+        await current().step("a", ledger.do, "a")
+        current().on_undo(ledger.do, "undo")
+        return other.options(id="taken").job()
+
+    @app.task
+    async def owner(number: int) -> None: ...
+
+    await owner.options(id="taken").enqueue(1)
+    job = await t.enqueue()
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    assert ledger.function_done == {"a": 1, "undo": 1}
+
+
+async def test_a_check_of_the_code_and_an_export_pass_over_cleanups(app: App, clock: HandClock, ledger: Ledger) -> None:
+    """A cleanup has no arguments, and only a part of a history."""
+
+    @app.task(retry=ONCE)
+    async def t(order: int) -> None:
+        here = current()
+        here.on_undo(ledger.do, "undo")
+        await here.step("a", ledger.do, "a")
+        await here.sleep(DAY)
+
+    job = await t.enqueue(1)
+    await drain(app)
+    ledger.fail["undo"] = 1
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert (await cleanup(app, job)).state is State.READY
+    assert (await check_code(app._core, Options())).findings == []
+    exported = [history async for history in histories(app._core, {})]
+    assert [history.id for history in exported] == [job.id]
+    await replay(app, exported)

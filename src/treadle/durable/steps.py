@@ -181,14 +181,18 @@ class Durable(StepTaker):
                 await shielded(self._locks.conclude(failed))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not release the once-locks of job %s; they will expire", outcome.id)
-        if not self.undos.is_stored and not any(name == ROUND for name, _ in outcome.checkpoints):
-            outcome = with_cleanup(
-                self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered)
-            )
+        outcome = self.with_cleanup(outcome)
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
+
+    def with_cleanup(self, outcome: Outcome) -> Outcome:
+        """The outcome with the cleanup job, if the job may need it and this run has not stored it. The undos end with
+        their round."""
+        if self.undos.is_stored or any(name == ROUND for name, _ in outcome.checkpoints):
+            return outcome
+        return with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered))
 
     def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""

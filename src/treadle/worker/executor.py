@@ -40,6 +40,7 @@ from treadle.workflow import WorkflowFinisher, failure
 log = logging.getLogger("treadle")
 
 _NO_TASK: Any = None
+CONCLUDED = frozenset((ARGUMENTS, EXPIRED))  # reasons of outcomes that need a look although no step was taken
 NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 
@@ -206,7 +207,7 @@ class Executor:
             return anew
         runner = self._cleanups if run.rules.cleans else self._runner
         outcome = await runner.run(task, job_run, run.rules)
-        if outcome is not None and (job_run.durable or job_run.log or outcome.reason in (ARGUMENTS, EXPIRED)):
+        if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
             job_run.durable.lost()
