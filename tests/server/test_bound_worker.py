@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kit import Told
 from tests.served import host
 from tests.server.test_crossing import token
-from treadle import App, BadOption, ForeignRow, Limit, Redrive, Retry, Worker, flow
+from treadle import App, BadOption, ForeignRow, Limit, Redrive, Retry, Stale, Worker, flow
 from treadle.cli.root import run
 from treadle.core.model import NewJob, Outcome, State
 from treadle.core.query_model import MetricsRow
 from treadle.execution.context import current
 from treadle.metrics import OTHER, Cell, encode
+from treadle.policy.cleanups import cleanup_id, cleanup_of
 from treadle.server import Settings
 from treadle.server.auth.tokens import SCOPES
 from treadle.storage.memory import MemoryStorage
@@ -244,3 +246,54 @@ async def test_a_bound_worker_stores_metrics_of_its_queue_only(url: str, behind:
     assert {name: each.succeeded for name, each in found.items()} == {"mine": 1}
     [row] = await behind.storage.read_metrics(at, at + 60)
     assert row.source == "mine/w"
+
+
+@shows("undos and cleanups run on a remote worker whose token is bound to its queue")
+async def test_a_bound_worker_undoes_and_cleans_up(url: str, behind: App) -> None:
+    log = list[str]()
+
+    async def book() -> None:
+        log.append("booked")
+
+    async with App(url, token="runner") as app:
+
+        @app.task(queue="mine", retry=Retry(attempts=1))
+        async def trip() -> None:
+            current().on_undo(log.append, "undone")
+            await current().step("book", book)
+            raise ValueError("no hotel")
+
+        @app.task(queue="mine")
+        async def reserve() -> None:
+            await current().step("reserve", log.append, "reserved")
+            try:
+                await current().sleep(3_600)
+            finally:
+                await current().step("release", log.append, "released")
+
+        stored = [NewJob(id=id, task=task.name, queue="mine") for id, task in (("trip", trip), ("reserve", reserve))]
+        told = Told(app)
+        await behind.storage.enqueue([replace(job, deadline=7_200.0) for job in stored])
+        async with Worker(app, ["mine"], poll=0.05):
+            await told.until("succeeded", id=cleanup_id("trip", 0))
+            await told.until("deferred", id="reserve")
+            async with App(url, token="mine") as operator:
+                with pytest.raises(Stale, match="only force=True"):
+                    await operator.jobs.cancel(cleanup_id("reserve", 0))
+                assert await operator.jobs.cancel("reserve") == 1
+            await told.until("succeeded", id=cleanup_id("reserve", 0))
+    assert sorted(log) == ["booked", "released", "reserved", "undone"]
+
+
+@pytest.mark.parametrize("field", ["id", "parent", "after", "retry"])
+async def test_a_forged_cleanup_is_refused(url: str, behind: App, field: str) -> None:
+    await behind.storage.enqueue([NewJob(id="j", task="t", queue="mine")])
+    [row] = await behind.storage.get(["j"])
+    assert row is not None
+    forged = {"id": cleanup_id("k", 0), "parent": "k", "after": ("k",), "retry": None}
+    async with App(url, token="mine") as app:
+        storage = await app._core.open()
+        with pytest.raises(BadOption, match="is not the cleanup of job"):
+            await storage.enqueue([replace(cleanup_of(row), **{field: forged[field]})])
+        [stored] = await storage.enqueue([cleanup_of(row)])
+    assert stored.state is State.WAITING

@@ -411,3 +411,14 @@ async def test_a_step_is_progress_of_a_suspect(site: Site) -> None:
         site.clock.advance(31)
     [run] = await site.claim(worker="r9#1")
     assert await run.report(succeed=1) == "applied"
+
+
+@shows("a runner gets no cleanup job of a durable function: only Treadle's workers run one over the history of another")
+async def test_a_runner_gets_no_cleanup_job(site: Site) -> None:
+    run = await site.run()
+    await run.step("charge", result=1)
+    assert (await run.step("pause", sleep=60))["status"] == "suspended"
+    assert await site.app.jobs.cancel(run.id) == 1
+    [cleanup] = [row for row in (await site.app.jobs.list(parent=run.id)).records if row.job.task]
+    assert await site.claim() == []
+    assert (await site.app.jobs.get(cleanup.id)).state == "succeeded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import branches, mix, orderly, poison, rates, repeats, saga
+from tests.simulate import branches, mix, orderly, poison, rates, repeats, saga, undo
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -31,6 +31,12 @@ FLEETS: dict[str, dict[str, Any]] = {
         "scenario": branches.work,
         "invariants": (branches.each_order_has_decided_once,),
         "faults": branches.FAULTS,
+    },
+    "undo": {
+        "app": undo.app,
+        "scenario": undo.work,
+        "invariants": (undo.each_trip_is_booked_or_undone,),
+        "faults": undo.FAULTS,
     },
     "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

@@ -72,6 +72,7 @@ export interface AuditPage {
 
 export interface Cancel {
   tree?: boolean;
+  force?: boolean;
 }
 
 export interface Change {

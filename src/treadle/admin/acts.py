@@ -17,12 +17,22 @@ from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
 from treadle.core.query_model import Page
+from treadle.policy.cleanups import cancelled_with_cleanup, cleanup_id, is_cleanup
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
 from treadle.tasks.when import HasId
-from treadle.workflow import causes, fatal, may_have_children, rows_of
+from treadle.workflow import (
+    after_cleanup,
+    causes,
+    clean_late,
+    fatal,
+    may_have_children,
+    reopened,
+    rows_of,
+    with_steps,
+)
 from treadle.workflow.plan import plan_of
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.
@@ -93,7 +103,7 @@ class Acts:
                 self._note(row, UNFIT)
             else:
                 fitting.append(row)
-                outcomes.append(replace(outcome, checkpoints=((ACT, nonce),), reach=self._reach))
+                outcomes.append(replace(outcome, checkpoints=(*outcome.checkpoints, (ACT, nonce)), reach=self._reach))
         if not outcomes:
             return changed, held
         settle = storage.settle if self._receipt is None else partial(self._receipt.settle, storage)
@@ -135,20 +145,35 @@ class Acts:
         """Settle these rows -> how many were settled."""
         return len(await self.settle(rows, chosen, raising))
 
-    async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False) -> int:
+    async def cancel(self, rows: Sequence[Record], tree: bool, named: bool = False, force: bool = False) -> int:
         """Cancel these jobs, and with `tree` their children -> the number of cancelled jobs. `named`: see `settle`.
 
         A job is cancelled before its children. Otherwise they would end first, and the job would fail because of them.
+        The cleanup job of each job that has begun is stored in the same change. `force`: without cleanup; a cleanup job
+        that is stored already ends first, as the ending of its job would start it.
         """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
+        outcome = stopped if force else cancelled
+        if named and not force and is_cleanup(rows[0].job) and not rows[0].state.final:
+            raise Stale(rows[0].job.id, f"it cleans up after job {rows[0].job.parent}; only force=True cancels it")
         while queue:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
-            acted = {row.job.id: row for row in await self.settle(group, cancelled, named=named)}
+            if force:
+                await self.settle(await self._cleanups(group), stopped)
+            else:
+                group = await with_steps(self._rows, group)
+            acted = {row.job.id: row for row in await self.settle(group, outcome, named=named)}
             done += sum(1 for row in acted.values() if row.job.task)
             # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
+            if not force:
+                await clean_late(await self._storage(), self._rows, acted.values())
         return done
+
+    async def _cleanups(self, rows: Sequence[Record]) -> list[Record]:
+        """The cleanup jobs of these jobs, as far as they are stored."""
+        return await self._rows([cleanup_id(row.job.id, row.reopenings) for row in rows if not is_cleanup(row.job)])
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
         """The children of these jobs that are not in `seen`: jobs that a run created, and the signals that it waits
@@ -178,7 +203,14 @@ class Acts:
         done, rest = 0, list(leaves.values())
         while rest:
             group, rest = rest[:GROUP], rest[GROUP:]
-            done += len(await self.settle(group, reopened, raising))
+            cleaned = await after_cleanup(self._rows, group)
+            for row in group:
+                if why := cleaned.get(row.job.id):
+                    self._note(row, why)
+                    if raising:
+                        raise Stale(row.job.id, f"{why} ({cleanup_id(row.job.id, row.reopenings)})")
+            group = [row for row in group if not cleaned.get(row.job.id)]
+            done += len(await self.settle(group, partial(reopened, cleaned=cleaned), raising))
         return done
 
     async def _failed_children(
@@ -214,6 +246,12 @@ def _refused(row: Record, reason: str) -> TreadleError:
 
 
 def cancelled(row: Record) -> Outcome | None:
+    """The cancellation of a job, with its cleanup. None for a job that has ended, and for a cleanup itself."""
+    outcome = None if is_cleanup(row.job) else stopped(row)
+    return None if outcome is None else cancelled_with_cleanup(row, outcome)
+
+
+def stopped(row: Record) -> Outcome | None:
     if row.state.final:
         return None
     return Outcome(
@@ -224,12 +262,6 @@ def cancelled(row: Record) -> Outcome | None:
         reason=ASKED,
         error="cancelled by hand",
     )
-
-
-def reopened(row: Record) -> Outcome | None:
-    if row.state not in (State.FAILED, State.CANCELLED):
-        return None
-    return Outcome(id=row.job.id, version=row.version, state=State.READY)
 
 
 def at_once(row: Record) -> Outcome | None:

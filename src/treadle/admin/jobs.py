@@ -263,19 +263,29 @@ class Jobs(JobMessages):
     # --- changing
 
     async def cancel(
-        self, /, job: HasId | str | None = None, *, tree: bool = True, progress: Told | None = None, **filters: Filter
+        self,
+        /,
+        job: HasId | str | None = None,
+        *,
+        tree: bool = True,
+        force: bool = False,
+        progress: Told | None = None,
+        **filters: Filter,
     ) -> int:
         """Cancel a job with its children (unless tree=False), or all unfinished jobs that match -> how many jobs.
 
+        A durable job that has taken steps, or registered undos, is cleaned up after by a job of its own. `force`: it is
+        not; a cleanup job can be cancelled only so.
+
         Key and slots are released at once. The worker stops a running function on notification, at the latest with its
         next heartbeat. Many jobs are cancelled in groups, and `progress` is called after each group with the number of
-        jobs examined. An interrupted call may be repeated. Raises UnknownJob; Locked if another open transaction holds
-        the job, for example by a job that is to wait for it.
+        jobs examined. An interrupted call may be repeated. Raises UnknownJob; Stale for a cleanup job without `force`;
+        Locked if another open transaction holds the job, for example by a job that is to wait for it.
         """
         if job is None and filters and not filters.get("ids"):
             filters.setdefault("state", UNFINISHED)
         return await self._act(
-            partial(self._acts.cancel, tree=tree, named=job is not None),
+            partial(self._acts.cancel, tree=tree, named=job is not None, force=force),
             OPEN if job is None else ANY,
             job,
             filters,

@@ -21,6 +21,7 @@ from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, read_entry
 from treadle.policy import guilt
+from treadle.policy.cleanups import is_cleanup
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
@@ -100,7 +101,7 @@ def _became(name: str, text: str) -> str:
 def _name(row: Record) -> str:
     """The name of the task, or the kind of a row without a task."""
     if row.job.task:
-        return row.job.task
+        return f"{row.job.task} (cleanup)" if is_cleanup(row.job) else row.job.task
     signal = signal_name(row)
     return "(promise)" if signal is None else f"(signal {signal})"
 

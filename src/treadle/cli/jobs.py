@@ -275,9 +275,11 @@ async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tup
 
 @acting("cancel", "cancelled", UNFINISHED, lambda app, *ids, **rest: app.jobs.cancel(*ids, **rest))
 @click.option("--no-children", is_flag=True, help="Do not cancel the children.")
-def cancel(act: Act, no_children: bool) -> Act:
+@click.option("--force", is_flag=True, help="Run no undos and no cleanup of durable jobs.")
+def cancel(act: Act, no_children: bool, force: bool) -> Act:
     """Cancel unfinished jobs and their children, including those that are running."""
-    return (lambda app, *ids, **rest: app.jobs.cancel(*ids, tree=False, **rest)) if no_children else act
+    tree = not no_children
+    return lambda app, *ids, **rest: act(app, *ids, tree=tree, force=force, **rest)
 
 
 @acting("retry", "reopened", ("failed",), lambda app, *ids, **rest: app.jobs.retry(*ids, **rest))

@@ -124,7 +124,6 @@ class StepRequest(Struct, frozen=True):
     entry: Checkpoint | None
     branch: Branch
     args: str | UnsetType = UNSET
-    is_late: bool = False  # the run was cancelled before: its entry is not stored
 
     def entry_of(self, **fields: Any) -> Checkpoint:
         """An entry of this step."""
@@ -149,7 +148,7 @@ class Checkpoints:
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # steps that failed, whose failures are to be stored before another function runs
-        self._size = 0
+        self._size, self._most = 0, sizes.steps
         for key, text in stored:
             if key.startswith(OURS):
                 continue
@@ -178,14 +177,13 @@ class Checkpoints:
 
     # --- asking for steps
 
-    def ask(self, name: str, args: str | UnsetType = UNSET, is_late: bool = False) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
         if name not in self._counts:
             check_name(name)
         branch = self.here()
         self._own(name, branch)
-        if not is_late:
-            self.decide(branch)
+        self.decide(branch)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
         self._owners[name] = branch, key
@@ -193,7 +191,7 @@ class Checkpoints:
         self._check(key, branch.last, entry)
         if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
             raise StepMismatch.of_arguments(self.job, key)
-        request = StepRequest(key, branch.last, entry, branch, args, is_late)
+        request = StepRequest(key, branch.last, entry, branch, args)
         branch.last = key
         self._open.add(key)
         self.around.update(branch.outer)
@@ -251,8 +249,8 @@ class Checkpoints:
         there = None if after.endswith("&") else self._next.get(after)
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
-        if len(self.entries) >= self._sizes.steps:
-            error = TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._sizes.steps)
+        if len(self.entries) >= self._most:
+            error = TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._most)
             error.fails_as = CODE
             raise error
 
@@ -271,8 +269,7 @@ class Checkpoints:
 
     def raised(self, request: StepRequest, failure: Failure) -> None:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
-        if not request.is_late:
-            self._raised[request.key] = Raised(request, failure, place_here())
+        self._raised[request.key] = Raised(request, failure, place_here())
 
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
@@ -313,8 +310,7 @@ class Checkpoints:
             self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
         self._size = whole
         self.entries[request.key] = entry
-        if not request.is_late:
-            self.unsaved[request.key] = text
+        self.unsaved[request.key] = text
 
     def _warn(self, what: str) -> None:
         log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)

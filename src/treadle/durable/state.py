@@ -22,6 +22,8 @@ MOST_REPEATED = 100  # times that a suspension is raised again in one run
 class DurableState:
     """The part that steps, sleeps and waits of a run share."""
 
+    limits_time = True  # time limits pass in this run
+
     def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
         self.run, self.backend = run, backend
         row = run.record

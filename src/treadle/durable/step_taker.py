@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
@@ -34,20 +34,12 @@ from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failur
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
-from treadle.durable.tries import PLAIN, StepOptions, Tries
+from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
+from treadle.durable.undo import Undos
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.serialization.call_codec import CallCodec, Codec
-
-
-class StepCall(Struct, frozen=True):
-    """One call of `step`, with the function bound to its arguments."""
-
-    request: StepRequest
-    signature: CallCodec
-    function: Callable[[], Any]
-    options: StepOptions
 
 
 class StepTaker(DurableState):
@@ -56,6 +48,7 @@ class StepTaker(DurableState):
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend)
         self._codec = codec
+        self.undos = Undos(run.record)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
@@ -95,8 +88,8 @@ class StepTaker(DurableState):
                 if (until := self._next_try(request)) is not None:
                     await self._suspend_for_try(request, until)
                 with self.tries.progress(request):
-                    if self.checkpoints.caught and not request.is_late:
-                        await self.backend.save(self.run)
+                    if self.checkpoints.caught or self.undos.to_store:
+                        await self._before_effect()
                     try:
                         self._keep(call, await self._value(call))
                     except Exception as error:
@@ -130,6 +123,13 @@ class StepTaker(DurableState):
         self.errors[request.key] = shown, shown
         self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
         raise shown from error
+
+    async def _before_effect(self) -> None:
+        """Store what must be known before the function of a step runs."""
+        if self.undos.to_store:
+            await self.undos.store(self.backend, self.checkpoints)
+        if self.checkpoints.caught:
+            await self.backend.save(self.run)
 
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
@@ -175,8 +175,8 @@ class StepTaker(DurableState):
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 with self.tries.progress(request):
-                    if self.checkpoints.caught and not request.is_late:
-                        self.wait_here(self.backend.save(self.run))
+                    if self.checkpoints.caught or self.undos.to_store:
+                        self.wait_here(self._before_effect())
                     try:
                         with self._around(request):
                             value = call.function()
@@ -196,8 +196,8 @@ class StepTaker(DurableState):
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
-        late = self.backend.is_cancelled(self.run)
-        request = self.checkpoints.ask(name, checksum_of(args, kwargs), late)
+        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
+        request = self.checkpoints.ask(name, checksum_of(args, kwargs))
         signature = self._signature(request, function)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait, Waiting
+from treadle.policy.cleanups import with_cleanup
 from treadle.policy.retry import Defer, seconds
 from treadle.policy.rounds import Round, restarted
 from treadle.serialization.call_codec import Codec
@@ -108,6 +109,13 @@ class Durable(StepTaker):
             waiting.close()
         return parts
 
+    def on_undo(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        if self.run.place is IN_BATCH:
+            raise BadStep("on_undo", "a job of a batch has no undos: its function also runs for other jobs")
+        if not callable(function):
+            raise BadStep("on_undo", f"expected a function and its arguments, found {function!r:.60}")
+        self.undos.add(function, args, kwargs)
+
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
         record = self.run.record
@@ -170,10 +178,18 @@ class Durable(StepTaker):
                 await shielded(end_signals(self))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not end the signals of job %s; they will expire", outcome.id)
+        outcome = self.with_cleanup(outcome)
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
+
+    def with_cleanup(self, outcome: Outcome) -> Outcome:
+        """The outcome with the cleanup job, if the job may need it and this run has not stored it. The undos end with
+        their round."""
+        if self.undos.is_stored or any(name == ROUND for name, _ in outcome.checkpoints):
+            return outcome
+        return with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered))
 
     def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""

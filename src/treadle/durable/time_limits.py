@@ -54,7 +54,8 @@ class TimeLimit:
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
         run.checkpoints.end(self._request)
-        self._token = _here.set((*_here.get(), self))
+        if run.limits_time or run.checkpoints.entries[self._request.key].cut:
+            self._token = _here.set((*_here.get(), self))
 
     def _exit(self) -> None:
         if self._token is not None:

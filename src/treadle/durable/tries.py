@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from treadle.core.errors import BadOption
 from treadle.durable.checkpoints import StepRequest
 from treadle.policy.judge import Failure, OnError, Verdict, fails_as, verdict_of
 from treadle.policy.retry import DEFAULT, Abort, Retry, RetryAfter, RetryNow, seconds
+from treadle.serialization.call_codec import CallCodec
 
 
 class StepOptions(Struct, frozen=True):
@@ -62,6 +64,15 @@ def step_options(retry: Retry | None, timeout: float | timedelta | None, on_erro
     if length == 0:
         raise BadOption("step.timeout", "expected more than 0 s, or None for no limit")
     return StepOptions(None if retry is None else retry.over(DEFAULT), length, on_error)
+
+
+class StepCall(Struct, frozen=True):
+    """One call of `step`, with the function bound to its arguments."""
+
+    request: StepRequest
+    signature: CallCodec
+    function: Callable[[], Any]
+    options: StepOptions
 
 
 class Tries:

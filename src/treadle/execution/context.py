@@ -14,6 +14,7 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
+from treadle.durable import Cleanup
 from treadle.execution.durable_context import DurableContext
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
@@ -44,8 +45,9 @@ class Context(DurableContext, frozen=True):
 
     @property
     def id(self) -> str:
-        """The same in every attempt: an idempotency key for external effects."""
-        return self.record.job.id
+        """The same in every attempt, and in the cleanup of the job: an idempotency key for external effects."""
+        subject = self._run.subject
+        return self.record.job.id if subject is None else subject.job.id
 
     @property
     def task(self) -> str:
@@ -65,7 +67,8 @@ class Context(DurableContext, frozen=True):
     @property
     def version(self) -> int:
         """Rises with every claim: a fencing token for your own writes ("only if the stored token is lower")."""
-        return self.record.version
+        subject = self._run.subject
+        return self.record.version if subject is None else subject.version + self.record.version
 
     @property
     def workflow(self) -> str:
@@ -163,6 +166,8 @@ class Context(DurableContext, frozen=True):
         site = self._run.site
         if site is None or site.storage is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
+        if isinstance(self._run.durable, Cleanup):
+            self._run.durable.refuse_transaction()
         return Scope(site.storage, self.record, seconds(timeout, "timeout"), site.loop, self._run)
 
     async def upstream(self) -> list[Any]:

@@ -5,15 +5,16 @@ A call is placed in the order of the function's steps when it is made, and begin
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
 from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish
 from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -99,6 +100,13 @@ class DurableContext(WaitContext, frozen=True):
             durable.restart(args, kwargs)
 
         return durable.awaited("restart", restart)
+
+    def on_undo(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Register a function that undoes what the next step does. If the job does not succeed, whatever ends it, the
+        registered functions run, the last one first: each as a step of the job's cleanup job, with attempts of its own.
+        The function must accept that the step has not had its effect: the worker may have died before it. Async and
+        plain functions, in threads too. Raises BadStep in a batch."""
+        self._durably("on_undo").on_undo(function, args, kwargs)
 
     def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
         """`async with current().once("report:monday") as first:`, or `with` in a thread. `first` is True for only one

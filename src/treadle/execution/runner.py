@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,7 @@ from treadle.core.errors import (
 )
 from treadle.core.job import Continuation, Sender, inheriting
 from treadle.core.model import EXPIRED, Outcome, Record, State
-from treadle.durable import REPLACED, SWALLOWED, Suspend, is_suspension
+from treadle.durable import REACH, REPLACED, SWALLOWED, Cleanup, Suspend, is_suspension
 from treadle.execution import middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
@@ -169,6 +170,32 @@ class Runner:
             return self._goes_on(text, run, rules)
         return judge.succeeded(run.record, text, run.carried, run.note)
 
+    async def clean(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
+        """Run the function of a job that has ended, to clean up; `run.durable` has its history. See `run`."""
+        run.began, durable = self._now(), run.durable
+        assert isinstance(durable, Cleanup)
+        enter(run)
+        run.record = present(run.record)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if task.kind != "async":
+                here = functools.partial(self._in_thread, task, run, task.call, args, kwargs)
+                return await durable.cleaned(here, None)
+            reach = REACH if rules.timeout is None else min(REACH, rules.timeout / 2)
+            return await durable.cleaned(functools.partial(task.call, *args, **kwargs), reach)
+
+        shown = copy.copy(task)
+        shown.kind, shown.call = "async", call
+        try:
+            await self._result(shown, run, rules)
+        except BaseException as error:
+            if not durable.is_done or isinstance(error, asyncio.CancelledError):
+                return self._raised(task, run, rules, error)
+        if run.why is not None and run.why in FIRM:
+            return self._stopped(task, run, rules, None)
+        done = judge.succeeded(run.record, "null", run.carried, run.note)
+        return self._unfinished(task, run, rules) or replace(done, result=None)
+
     def _unfinished(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """The outcome of a run whose function has returned although the run sleeps or waits, or although a step was
         never awaited; None: it has ended."""
@@ -276,9 +303,11 @@ class Runner:
     async def _elsewhere(self, task: TaskCore, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if isinstance(task, BatchCore):
             return await self._batches.join(task, run, *args, **kwargs)
-        return await self._in_thread(task, run, args, kwargs)
+        return await self._in_thread(task, run, self._function(task, run), args, kwargs)
 
-    async def _in_thread(self, task: TaskCore, run: JobRun, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    async def _in_thread(
+        self, task: TaskCore, run: JobRun, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """Run in a thread with this job's context. A thread cannot be cancelled: it uses the slot until it returns."""
         here = contextvars.copy_context()
 
@@ -288,7 +317,7 @@ class Runner:
             if run.waits_for is not None:
                 run.waits_for.cancel()
 
-        call = functools.partial(here.run, self._function(task, run), *args, **kwargs)
+        call = functools.partial(here.run, function, *args, **kwargs)
         return await in_thread(self._threads(), call, task.name, lambda: run.why == "stop", interrupt)
 
     def _stopped(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException | None) -> Outcome | None:

@@ -64,6 +64,7 @@ class Rules(Struct, frozen=True):
     max_lost: int
     pass_result: bool | Literal["list"] = False
     marks: bool = False
+    cleans: bool = False
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
@@ -76,6 +77,7 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
         max_lost if isinstance(policy.max_lost, UnsetType) else policy.max_lost,
         policy.pass_result,
         policy.marks,
+        policy.cleans,
     )
 
 
@@ -94,8 +96,7 @@ def succeeded(record: Record, result: str, checkpoints: Pairs = (), note: str | 
 def released(
     record: Record, delay: float = 0.0, checkpoints: Pairs = (), note: str | None = None, reason: str | None = None
 ) -> Outcome:
-    """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The last error
-    stays."""
+    """Run again after `delay` s, not counted as an attempt; with 0 it keeps its queue position. The error stays."""
     return Outcome(
         id=record.job.id,
         version=record.version,
@@ -276,8 +277,7 @@ def verdict_of(on_error: OnError | None, error: BaseException, failure: Failure)
 
 
 def fails_as(error: BaseException) -> str | None:
-    """The reason with which a job fails at once if its run raises this error; None: the attempt may be retried. For an
-    exception group it is the reason of one of its members."""
+    """The reason with which a job fails at once if its run raises this error, or a group with it; None: it does not."""
     if isinstance(error, TreadleError):
         return error.fails_as
     if isinstance(error, BaseExceptionGroup):

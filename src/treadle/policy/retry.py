@@ -179,6 +179,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     # succeeded.
     pass_result: bool | Literal["list"] = False
     marks: bool = False  # another job waits for its run alone: if the run continues as other jobs, it stores a mark
+    cleans: bool = False  # a cleanup job, see `policy/cleanups.py`
 
     def __post_init__(self) -> None:
         timeout, lost = self.timeout, self.max_lost

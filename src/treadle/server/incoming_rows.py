@@ -13,6 +13,7 @@ from treadle.core.errors import BadOption, TreadleError
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Settled
 from treadle.core.ranges import a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
+from treadle.policy.cleanups import is_cleanup
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -99,7 +100,7 @@ class IncomingRows:
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
             wrong = ""
-            if row is None or row.state.final or not token.sees(row.job.queue):
+            if row is None or (row.state.final and not is_cleanup(job)) or not token.sees(row.job.queue):
                 wrong = "does not exist, or has ended"
             elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
                 wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"

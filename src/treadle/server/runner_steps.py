@@ -64,6 +64,7 @@ class RunnerRun(Struct):
     began: float
     suspended_as: Outcome | None = None
     place: object = None
+    subject: Record | None = None
 
 
 class RunnerBackend:

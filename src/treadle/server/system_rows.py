@@ -19,8 +19,10 @@ from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
 from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
 from treadle.policy import cron
+from treadle.policy.cleanups import cleanup_id, is_cleanup
 from treadle.policy.cron import Cron, Every, FunctionTiming, Timing
 from treadle.policy.judge import HOLD, Held
+from treadle.policy.retry import read_policy
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
@@ -102,6 +104,8 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
         return "operate", _outside(check_answer(job), call)
     if not job.task and job.id.startswith(ONCE):
         return "work", check_once_lock(job)
+    if is_cleanup(job):
+        return "work", check_cleanup(job)
     if not job.task and job.id.startswith(WAITED):
         root = hashlib.sha256((job.root or "").encode()).hexdigest()[:40]
         expect(job.id == WAITED + root and len(job.payload) < 100, "id", job, "the mark of its workflow")
@@ -155,6 +159,9 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         check_answer(job)
         expect(out.id.startswith(SIGNAL), "id", job, "stored with a message")
         return "operate"
+    if is_cleanup(job):
+        expect(check_cleanup(job) == out.id, "parent", job, f"the cleanup of job {out.id}")
+        return ""
     if job.id.startswith(TICK):
         name = schedule_of(row)
         stem = f"{TICK}{name}:"
@@ -279,6 +286,16 @@ def check_audit_row(job: NewJob) -> None:
         "an entry of the audit log",
     )
     expect(act.source in ("cli", "python", "mcp", "server"), "payload", job, "an entry of a client")
+
+
+def check_cleanup(job: NewJob) -> str:
+    """Check a cleanup job -> the job that it cleans up after."""
+    parent, turn = job.parent or "", job.id.rpartition(":")[2]
+    expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a cleanup job")
+    is_of_parent = job.id == cleanup_id(parent, int(turn)) and job.after == (parent,) and job.key is None
+    expect(is_of_parent and read_policy(job.retry).cleans, "id", job, f"the cleanup of job {parent}")
+    refuse_own(plain_of(job))
+    return parent
 
 
 def check_signal(job: NewJob) -> str:

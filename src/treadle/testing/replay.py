@@ -214,9 +214,9 @@ class _RecordedSteps(Checkpoints):
         self.last = ""
         self.mismatch: StepMismatch | None = None
 
-    def ask(self, name: str, args: str | UnsetType = UNSET, is_late: bool = False) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         try:
-            request = super().ask(name, args, is_late)
+            request = super().ask(name, args)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
             raise
@@ -266,6 +266,9 @@ class _Backend:
 
     def is_cancelled(self, run: DurableRun) -> bool:
         return False
+
+    def check(self, run: DurableRun) -> None:
+        """The run may take steps."""
 
     async def save(self, run: DurableRun) -> None:
         """Store nothing."""

@@ -67,19 +67,21 @@ class WorkerDurableBackend:
         running = self._state.running.get(run.record.job.id)
         return running is None or running.job_run is not run or running.cancelled
 
+    def check(self, run: DurableRun) -> RunningJob:
+        """The run, which may store steps. Raises CancelledError if it was cancelled or its job was lost, and NotRunning
+        after its end."""
+        running = self._state.running.get(run.record.job.id)
+        if running is None or running.job_run is not run:
+            raise NotRunning(f"job {run.record.job.id} has ended: a task that it left running cannot take more steps")
+        if running.cancelled:
+            raise asyncio.CancelledError
+        return running
+
     async def save(self, run: DurableRun) -> None:
-        """Store the new checkpoints of this run, and return when they are stored. Raises CancelledError if the run was
-        cancelled or its job was lost, and NotRunning after its end."""
+        """Store the new checkpoints of this run, and return when they are stored. Raises as `check` does."""
         pause = PAUSE
         while True:
-            running = self._state.running.get(run.record.job.id)
-            if running is None or running.job_run is not run:
-                raise NotRunning(
-                    f"job {run.record.job.id} has ended: a task that it left running cannot take more steps"
-                )
-            if running.cancelled:
-                raise asyncio.CancelledError
-            [fate] = await self._saves([running])
+            [fate] = await self._saves([self.check(run)])
             if fate == "stored":
                 return
             if fate == "lost":
@@ -151,7 +153,7 @@ class WorkerDurableBackend:
         """Cancel these children of the job, with their own children."""
         rows = [row for row in await self.get(ids) if row is not None and row.job.parent == record.job.id]
         error = f"job {record.job.id} waits for it no longer"
-        await self._repeat(lambda: cancel_subtree(self._storage.get, self._storage.settle, rows, error))
+        await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> None:
         await self._repeat(lambda: self._storage.settle(outcomes))

@@ -14,16 +14,19 @@ from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
 from treadle.core.errors import ARGUMENTS, UnknownTask
 from treadle.core.events import was_lost
-from treadle.core.model import DECLINED, Outcome, Pairs, Record, State
+from treadle.core.model import DECLINED, EXPIRED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
+from treadle.durable import begun_anew
 from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
+from treadle.policy.cleanups import has_steps, with_cleanup
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.policy.unread import cleared
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.worker import commit
+from treadle.worker.cleanups import Cleanups
 from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.job_events import event_of, tell
 from treadle.worker.parts import WorkerParts
@@ -37,6 +40,7 @@ from treadle.workflow import WorkflowFinisher, failure
 log = logging.getLogger("treadle")
 
 _NO_TASK: Any = None
+CONCLUDED = frozenset((ARGUMENTS, EXPIRED))  # reasons of outcomes that need a look although no step was taken
 NO_RULES = judge.Rules(DEFAULT, None, 0)
 
 
@@ -60,6 +64,7 @@ class Executor:
         self._capture = parts.capture
         self._run_reports, self._misfits = parts.run_reports, parts.misfits
         self._texts = LargeTexts(parts.config.name, parts.storage, app.random)
+        self._cleanups = Cleanups(parts, self._runner, self._durable, self._texts)
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
     def start_all(self, records: Sequence[Record]) -> None:
@@ -197,11 +202,16 @@ class Executor:
                 return closed
         elif job_run.record.checkpoints:
             job_run.carried = (*job_run.carried, *cleared(job_run.record))
-        outcome = await self._runner.run(task, job_run, run.rules)
-        if outcome is not None and (job_run.durable or job_run.log or outcome.reason == ARGUMENTS):
+        if job_run.record.checkpoints and (anew := begun_anew(job_run.record)) is not None:
+            self._state.troubles[job_run] = None
+            return anew
+        runner = self._cleanups if run.rules.cleans else self._runner
+        outcome = await runner.run(task, job_run, run.rules)
+        if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
             job_run.durable.lost()
+            await self._cleanups.free(job_run)
         return outcome
 
     async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:
@@ -214,6 +224,8 @@ class Executor:
                 return settled
         if job_run.durable is not None:
             outcome = await job_run.durable.concluded(outcome)
+        else:
+            outcome = with_cleanup(job_run.record, outcome, has_steps(job_run.record.checkpoints))
         return outcome if self._capture is None else self._capture.kept(job_run, outcome)
 
     def _broken_off(self, run: RunningJob, error: BaseException) -> Outcome | None:
@@ -230,6 +242,7 @@ class Executor:
         outcome = judge.lost_too_often(run.record, run.rules)
         if outcome is not None:
             self._state.troubles[run.job_run] = None
+            outcome = with_cleanup(run.record, outcome, has_steps(run.record.checkpoints))
             outcome, run.called = run.job_run.with_carried(outcome), True
         elif self._run_reports is not None and was_lost(run.record) and not isinstance(run.task, SystemTask):
             self._run_reports.reaped(run)

@@ -10,16 +10,18 @@ import logging
 import random
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from functools import partial
 
 from msgspec.structs import force_setattr
 
 from treadle.core.argument_names import Spelled
 from treadle.core.errors import BadOption
-from treadle.core.model import ERROR, LOST, Outcome, Record, State
+from treadle.core.model import ERROR, LOST, Record, State
 from treadle.core.query_model import Query
 from treadle.policy.retry import seconds
 from treadle.storage.contract import Storage
 from treadle.worker.state import WorkerState
+from treadle.workflow import after_cleanup, reopened, rows_of
 
 log = logging.getLogger("treadle")
 
@@ -101,13 +103,15 @@ class Redriver:
         for queue in self._cursors:
             due += await self._due_rows(queue, self._rule.limit - len(due))
         due = due[: self._rule.limit]
-        outcomes = [Outcome(id=row.job.id, version=row.version, state=State.READY) for row in due]
+        cleaned = await after_cleanup(partial(rows_of, self._storage.get), due) if due else {}
+        chosen = [reopened(row, cleaned) for row in due if not cleaned.get(row.job.id)]
+        outcomes = [outcome for outcome in chosen if outcome is not None]
         settled = await self._storage.settle(outcomes) if outcomes else []
         self._answered("redrive")
-        reopened = sum(answer.status == "applied" for answer in settled)
-        if reopened:
-            log.info("worker %s reopened %d failed jobs", self._state.name, reopened)
-        return reopened
+        done = sum(answer.status == "applied" for answer in settled)
+        if done:
+            log.info("worker %s reopened %d failed jobs", self._state.name, done)
+        return done
 
     async def _due_rows(self, queue: str | None, limit: int) -> list[Record]:
         """The due jobs of the next pages, about `limit`."""

@@ -89,6 +89,8 @@ class Settler:
         started_at = run.record.started_at or 0.0
         failed = judge.failed(run.record, run.rules, error, None, started_at, 1.0)
         failed = attempts.noted(run.record, failed, self._state.name, started_at)
+        if run.job_run.durable is not None:
+            failed = run.job_run.durable.with_cleanup(failed)
         if run.record.function_done:
             failed = failure(run.record, str(error))
         if self._run_reports is not None:

@@ -21,24 +21,13 @@ from treadle.storage import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
-from treadle.workflow.subtree import cancel_subtree
+from treadle.workflow.subtree import cancel_subtree, rows_of
 
 log = logging.getLogger("treadle")
 
 NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
 CLOSED: Final = "a value of it or of its children is encrypted or in a blob store; App(keys=..., blobs=...) reads them"
-READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
-
 Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
-
-
-async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
-    """These rows, in order and without duplicates; unknown ids are left out."""
-    rows: list[Record] = []
-    ids = list(dict.fromkeys(ids))
-    for start in range(0, len(ids), READ):
-        rows += [row for row in await get(ids[start : start + READ]) if row is not None]
-    return rows
 
 
 class WorkflowFinisher:
@@ -73,7 +62,7 @@ class WorkflowFinisher:
             if plan.guard:
                 siblings = [child for child in children if _are_siblings(child, record)]
                 error = f"another child of {record.job.parent} failed"
-                await cancel_subtree(self._storage.get, self._storage.settle, siblings, error)
+                await cancel_subtree(self._storage, siblings, error)
             elif plan.mark is None and not all(child.state.final for child in children):
                 return waits_again(record)  # a child was reopened meanwhile
         except AnswerTooLarge as error:  # a single row: waiting does not make it smaller

@@ -50,17 +50,28 @@ function Ask({ title, words, act, children, run }: AskProps): JSX.Element {
 
 export function CancelJob({ job }: { job: Job }): JSX.Element {
   const tree = useSignal(true);
+  const cleanup = useSignal(true);
   return (
     <Ask
       title="Cancel this job?"
       words={`${job.task} will be cancelled${job.state === "running" ? ", and its run is interrupted" : ""}. This cannot be undone: a retry queues it anew and counts its attempts from 0.`}
       act="Cancel the job"
       run={async () => {
-        const { jobs } = await send<{ jobs: number }>("POST", `jobs/${part(job.id)}/cancel`, { tree: tree.value });
+        const { jobs } = await send<{ jobs: number }>("POST", `jobs/${part(job.id)}/cancel`, {
+          tree: tree.value,
+          force: !cleanup.value,
+        });
         reported(jobs === 1 ? "1 job cancelled." : `${jobs} jobs cancelled.`, null);
       }}
     >
-      <CheckField label="Its children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+      <>
+        <CheckField label="Its children too" value={tree.value} onChange={(value) => (tree.value = value)} />
+        <CheckField
+          label="Run the undos and the cleanup of a durable job"
+          value={cleanup.value}
+          onChange={(value) => (cleanup.value = value)}
+        />
+      </>
     </Ask>
   );
 }

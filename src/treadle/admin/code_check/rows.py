@@ -12,6 +12,7 @@ from treadle.core.model import OURS, Presence, Record, State
 from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
 from treadle.durable import read_entry, signature_of
+from treadle.policy.cleanups import is_cleanup
 from treadle.policy.retry import read_policy
 from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
@@ -54,6 +55,8 @@ class RowChecks:
         if row.function_done:
             self._reducer(row, task)
             return
+        if is_cleanup(job):
+            return  # its arguments and its order of steps are those of the job that it cleans up after
         later = job.retry is not None and bool(read_policy(job.retry).pass_result)
         if not reads(task.signature, job.payload, later):
             self._misfits(row, task, later)

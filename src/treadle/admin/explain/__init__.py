@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from treadle.admin.explain.cleanup import cleanup
 from treadle.admin.explain.facts import Facts, is_due, limits_within, waits_since
 from treadle.admin.explain.history import durable
 from treadle.admin.explain.limited import blocked, by_parent, closed, closed_limit, full, queue_blocks
@@ -29,6 +30,10 @@ LONG = 1.0  # s: after a longer wait, the sentence says since when
 
 def explain(facts: Facts) -> str:
     """Explain the state of a job."""
+    return _state(facts) + cleanup(facts)
+
+
+def _state(facts: Facts) -> str:
     row, mark = facts.row, facts.mark
     if mark is not None and mark.role == "gone":
         return f"Its storage was moved to {mark.other}: look there. Its row here is out of date and says {row.state}."

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.admin.audit import TASK, AuditEntry, entry_of
 from treadle.admin.explain import explain
+from treadle.admin.explain.cleanup import other_id
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
 from treadle.admin.job_filters import id_of
 from treadle.core import ids
@@ -63,6 +64,8 @@ class Reader:
         facts = Facts(row=row, glance=seen, now=seen.at, mark=mark)
         if mark is not None and mark.role in ("gone", "closing"):
             return facts
+        if (other := other_id(facts)) is not None:
+            facts = replace(facts, other=self._visible((await self._storage.get([other]))[0]))
         if row.state is State.WAITING:
             ups = [self._visible(up) for up in await self._storage.get(row.after)]
             upstreams = dict(zip(row.after, ups, strict=False))

@@ -20,6 +20,7 @@ from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, R
 from treadle.core.query_model import Glance, MetricsRow, Stats
 from treadle.core.queue_rules import ALL
 from treadle.metrics import OTHER, decode, encode
+from treadle.policy import cleanups
 from treadle.policy.judge import HOLD
 from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
@@ -39,7 +40,8 @@ Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
-    if not token.may("enqueue") and not all(job.id.startswith(ONCE) or job.task == audit.TASK for job in jobs):
+    of_work = ONCE, cleanups.PREFIX
+    if not token.may("enqueue") and not all(job.id.startswith(of_work) or job.task == audit.TASK for job in jobs):
         raise _forbidden(token, "has no scope 'enqueue'", scope="enqueue")
     if not token.queues and not any(job.task == audit.TASK for job in jobs):
         return tuple(jobs)

@@ -83,7 +83,10 @@ class ValueRead(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
+    """tree: with its children. force: without the cleanup of a durable job."""
+
     tree: bool = True
+    force: bool = False
 
 
 class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):

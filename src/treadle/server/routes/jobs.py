@@ -255,11 +255,12 @@ class JobRoutes:
         empty=b"{}",
         others=(404,),
         audit="job.cancel",
-        details=("tree",),
+        details=("tree", "force"),
     )
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         """Cancel a job and its children."""
-        return Acted(await self._jobs(call).recorded(call.receipt).cancel(call.part("id"), tree=call.body.tree))
+        jobs, body = self._jobs(call).recorded(call.receipt), call.body
+        return Acted(await jobs.cancel(call.part("id"), tree=body.tree, force=body.force))
 
     @Operation("POST /v1/jobs/{id}/retry", tag="jobs", scope="operate", others=(404, 409), audit="job.retry")
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:

@@ -16,6 +16,7 @@ from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs
 from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
 from treadle.policy import judge
+from treadle.policy.cleanups import is_cleanup, nothing_to_do
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -82,11 +83,12 @@ class RunnerClaims:
             if max_lost is None:
                 return await self.readable(token, claimed, most)
             claimed = await fitting(self._app.storage, await self._whole(claimed), most)
-            if not any(row.lost or row.function_done for row in claimed.records):
+            cleaning = [row for row in claimed.records if is_cleanup(row.job)]
+            if not cleaning and not any(row.lost or row.function_done for row in claimed.records):
                 return claimed
-            ended = runner_reports.lost_too_often(
-                [row for row in claimed.records if not row.function_done], self._app.retry, max_lost
-            )
+            running = [row for row in claimed.records if not row.function_done and row not in cleaning]
+            ended = runner_reports.lost_too_often(running, self._app.retry, max_lost)
+            ended += map(nothing_to_do, cleaning)  # a runner cannot run a function over the history of another job
             ended += [await self._ender().end(row, max_lost) for row in claimed.records if row.function_done]
             await self._app.storage.settle(ended)
             ended_ids = {outcome.id for outcome in ended}

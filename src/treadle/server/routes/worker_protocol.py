@@ -85,7 +85,8 @@ class WorkerProtocol:
     async def enqueue(self, call: Call[messages.Enqueue, messages.Nothing]) -> messages.Records:
         """Store jobs, all or none.
 
-        A worker's once-locks need the scope "work", entries of the audit log "operate", and other jobs "enqueue".
+        A worker's once-locks and cleanup jobs need the scope "work", entries of the audit log "operate", and other jobs
+        "enqueue".
         """
         sent, token = call.body.jobs, call.token
         own = await self._gate.jobs(token, sent)

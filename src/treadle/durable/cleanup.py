@@ -1,0 +1,255 @@
+"""The run of a cleanup job: the function of a job that has ended continues where the job ended, to clean up.
+
+The run has the history of the ended job. Its recorded steps return their results. The first step, sleep or wait that
+was not recorded raises the ending of the job, `JobCancelled`, `JobExpired` or `JobFailed`: the code that handles this
+error may take steps, which are stored with the cleanup job. Outside of such code the error is raised again, so that a
+loop that swallows it does not continue its work. A job that failed by an error of its function has handled that
+error: it is only read for its undos.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from treadle.core.errors import BadStep, JobNotDone
+from treadle.core.job import not_done
+from treadle.core.model import Outcome, Record
+from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
+from treadle.durable.branches import Branch, branch_here, place_here
+from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.failures import leaves
+from treadle.durable.mailbox import MailboxWait
+from treadle.durable.pending import Pending
+from treadle.durable.run_locks import locks_of
+from treadle.durable.state import MOST_REPEATED
+from treadle.durable.steps import Durable
+from treadle.durable.waits import Wait
+from treadle.policy import judge
+from treadle.policy.cleanups import FREE, UNDONE, is_unheard
+from treadle.policy.retry import Abort
+from treadle.policy.rounds import Round, restarted, round_of
+from treadle.serialization.call_codec import Codec
+from treadle.tasks.options import Sizes
+
+SLEEP: Final = "sleep:"  # the beginning of the keys of sleeps
+LIMIT: Final = "timeout"  # the name of time limits
+REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
+CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class EndedSteps(Checkpoints):
+    """The steps of an ended job, and those of its cleanup."""
+
+    def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object) -> None:
+        super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings)
+        self._ended = ended
+        self.theirs = _of_job(row, ended)
+        # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
+        self._size, self._most = 0, len(self.theirs) + sizes.steps
+        self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
+        self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
+        self._raised_here = 0
+        self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
+        self.is_cut = False  # it does not reach the ending, and was cancelled
+        self.is_heard = not is_unheard(
+            ended.state, ended.reason
+        )  # the function has handled its error: only undos follow
+        self.undoing = False
+
+    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+        request = super().ask(name, args)
+        if not self.undoing and not self._has_passed(request) and not self._may_clean(request.branch):
+            self.end(request)
+            self.stop()
+        return request
+
+    def stop(self) -> NoReturn:
+        """Raise the ending of the job. Raises BadStep in a loop that swallows it."""
+        self.on_end()
+        if not self._before:
+            self._before = _tasks() | {place_here()}
+        self._raised_here += 1
+        if self._raised_here > MOST_REPEATED:
+            raise BadStep("cleanup", SWALLOWED if self.is_heard else CONTINUED)
+        if self.is_heard:
+            raise Suspend
+        raise not_done(self._ended)
+
+    def is_ending(self, error: BaseException) -> bool:
+        """Whether this is the ending of the job, as it is raised here."""
+        return isinstance(error, JobNotDone) and error.id == self._ended.job.id
+
+    def _has_passed(self, request: StepRequest) -> bool:
+        """Whether the job had got behind this step. A sleep was over if the job was claimed after its time: by now, the
+        time may have passed only since the job ended. A sleep that was over at once has no entry."""
+        entry, key = request.entry, request.key
+        if entry is None or key not in self.theirs or key in self.followed:
+            return entry is not None or key in self.followed
+        if entry.gave_up or entry.result is not None or not isinstance(entry.until, float):
+            return entry.gave_up or entry.result is not None or entry.failure is not UNSET
+        if key.startswith(SLEEP):
+            return entry.until <= (self._ended.started_at or 0.0) + EARLY
+        return key.partition("#")[0] == LIMIT and entry.failure is UNSET  # it was entered; other waits were not over
+
+    def _may_clean(self, branch: Branch) -> bool:
+        """Whether the caller handles the ending, or is a task that began after it."""
+        if self.is_heard or not (self._before or self.is_cut):
+            return False
+        handled = sys.exception()
+        if handled is not None and (self.is_cut or any(map(self.is_ending, _with_causes(handled)))):
+            return True
+        return isinstance(branch.place, asyncio.Task) and bool(self._before) and branch.place not in self._before
+
+
+def _of_job(row: Record, ended: Record) -> set[str]:
+    """The names of the entries that the job has made, of which the last may be stored with the cleanup job."""
+    late = dict(row.checkpoints).get(FREE)
+    return {name for name, _ in ended.checkpoints} | set(() if late is None else _names(late))
+
+
+def _tasks() -> set[object]:
+    try:
+        return set(asyncio.all_tasks())
+    except RuntimeError:  # in a thread
+        return set()
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it or was handled when it was raised, and the members of groups."""
+    look, seen = [error], set[int]()
+    while look:
+        if (here := look.pop()) is None or id(here) in seen:
+            continue
+        seen.add(id(here))
+        yield here
+        look += [here.__cause__, here.__context__]
+        look += here.exceptions if isinstance(here, BaseExceptionGroup) else ()
+
+
+class Cleanup(Durable):
+    """The durable code of a run of a cleanup job."""
+
+    limits_time = False  # the ending of the job leaves their blocks
+
+    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
+        super().__init__(run, backend, codec)
+        self._ended, self.is_done = ended, False
+        self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place)
+        self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
+
+    # --- what differs from a run of the job itself
+
+    async def _look(self, wait: Wait) -> Pending | None:
+        if wait.request.key in self.steps.theirs or wait.request.key in self.steps.followed:
+            return None  # the job had got behind it
+        if isinstance(wait, MailboxWait):
+            self.steps.stop()  # nothing can be sent to a job that has ended
+        return await super()._look(wait)
+
+    def restart(self, args: Any, kwargs: Any) -> NoReturn:
+        self.steps.stop()
+
+    def refuse_transaction(self) -> None:
+        """The transaction of a run commits the ending of its job, and this one has ended."""
+        self.steps.stop()
+
+    async def win(self, key: str, keep: float | timedelta) -> bool:
+        return key in self._kept
+
+    def key(self, name: str | None) -> str:
+        return super().key(name).replace(self.run.record.job.id, self._ended.job.id, 1)
+
+    def misuse(self) -> BadStep | None:
+        self._unawaited.forgotten()  # the ending was raised before they could be awaited
+        return self._misused
+
+    # --- the run
+
+    async def cleaned(self, call: Callable[[], Awaitable[Any]], reach: float | None) -> Any:
+        """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
+        `is_done` is set; or raises errors for which the cleanup is tried again.
+
+        reach  seconds until the function must have reached the ending; None: it runs in a thread, which cannot be cut
+        """
+        value, left_by = None, list[BaseException]()
+        self.run.subject = self._ended
+        try:
+            try:
+                value = await (call() if reach is None else self._to_its_end(call, reach))
+            except BaseException as error:
+                is_asleep = self.run.suspended_as is not None or self.is_between_tries
+                if not all(isinstance(leaf, Exception | Suspend) for leaf in leaves(error)):
+                    raise
+                if is_asleep if is_suspension(error) else judge.fails_as(error) is not None:
+                    raise  # it sleeps; or its code does not follow the history, so its undos are not known
+                left_by.append(error)
+            errors = [error for error in left_by if not self._is_handled(error)]
+            errors += await self._undone()
+        finally:
+            self.run.subject = None
+        if errors:
+            raise errors[0] if len(errors) == 1 else BaseExceptionGroup(f"{len(errors)} errors of a cleanup", errors)
+        self.is_done = True
+        if left_by:
+            raise left_by[0]
+        return value
+
+    async def _to_its_end(self, call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        """Call the function. It is cancelled if it has not reached the ending after this time: the job may have been
+        cancelled because its code between two steps hangs."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cut() -> None:
+            self.steps.is_cut = True
+            task.cancel()
+
+        timer = self.backend.loop.call_later(seconds, cut)
+        self.steps.on_end = lambda: self.backend.loop.call_soon_threadsafe(timer.cancel)
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            if not self.steps.is_cut or task.uncancel() or self.backend.is_cancelled(self.run):
+                raise
+            return None
+        finally:
+            timer.cancel()
+
+    def _is_handled(self, error: BaseException) -> bool:
+        """Whether the function may end with this error: the ending of its job, one raised from it, or a verdict."""
+        if self.steps.is_heard or isinstance(error, Abort):
+            return True
+        if all(isinstance(leaf, Suspend) or self.steps.is_ending(leaf) for leaf in leaves(error)):
+            return True
+        cause = error.__cause__
+        return cause is not None and any(map(self.steps.is_ending, _with_causes(cause)))
+
+    async def _undone(self) -> list[BaseException]:
+        """Run the undos, the last one first. An undo that fails does not keep the others from running, and is tried
+        again in the next attempt. Each is a branch of its own: no order is recorded."""
+        self.steps.undoing, errors = True, list[BaseException]()
+        for undo in reversed(tuple(self.undos.registered)):
+            branch_here.set(Branch(self.steps, place_here(), "&"))
+            try:
+                await self.step(undo.name, undo.function, undo.args, undo.kwargs)
+            except Exception as error:
+                errors.append(error)
+        return errors
+
+
+def begun_anew(record: Record) -> Outcome | None:
+    """The outcome that begins a new round of a job which was reopened after its cleanup: the steps that were undone
+    must run again. None: the job continues."""
+    if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
+        return None
+    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), record.job.payload)
+    return replace(outcome, checkpoints=(*outcome.checkpoints, (UNDONE, "")))

@@ -1,0 +1,155 @@
+"""The cleanup job of a durable job that did not succeed: it runs the function over the history of the ended job. Pure.
+
+It is a row of its own, of the same task and queue, that waits for the job. So the job ends at once, whoever ends it,
+and its cleanup has attempts, a lease and an ending of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from treadle.core import ids
+from treadle.core.model import (
+    ARGUMENTS_NOW,
+    ASLEEP,
+    EXPIRED,
+    LOST,
+    OURS,
+    ROUND,
+    NewJob,
+    Outcome,
+    Pairs,
+    Record,
+    State,
+)
+from treadle.policy import judge
+from treadle.policy.retry import DEFAULT, read_policy
+
+PREFIX: Final = "treadle:cleanup:"  # of the ids of cleanup jobs
+# Checkpoint of a job: the number of the reopening for which its cleanup job is stored.
+STORED: Final = "treadle:cleanup"
+# Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
+# stored with the job.
+FREE: Final = "treadle:free"
+# Checkpoint of a job that was reopened after its cleanup took steps: the reopening at which a new round begins.
+UNDONE: Final = "treadle:undone"
+# Checkpoints of Treadle that the cleanup reads of the job: its round, its upstreams, its locks and its memo.
+_READ: Final = (ROUND, ARGUMENTS_NOW, judge.AFTER, "treadle:once:", "treadle:memo:")
+
+
+def cleanup_id(job: str, reopenings: int) -> str:
+    """The id of the cleanup job. It has a digest, because the job's own id may have the maximum length."""
+    return f"{PREFIX}{ids.digest(job)}:{reopenings}"
+
+
+def is_cleanup(job: NewJob) -> bool:
+    return job.id.startswith(PREFIX)
+
+
+def cleanup_of(row: Record) -> NewJob:
+    """The cleanup job of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
+    job, policy = row.job, read_policy(row.job.retry)
+    longest = max(job.keep, job.keep_failed)  # a retry of the job asks what its cleanup did
+    return replace(
+        job,
+        id=cleanup_id(job.id, row.reopenings),
+        payload="[]",
+        key=None,
+        key_conflict="keep",
+        key_window=None,
+        key_until="ended",
+        delay=0.0,
+        run_at=None,
+        deadline=None,
+        deadline_at=None,
+        wait_timeout=None,
+        after=(job.id,),
+        required=None,
+        failures_allowed=None,
+        function_done=False,
+        retry=replace(policy, retry=DEFAULT, marks=False, cleans=True).text(),
+        keep=longest,
+        keep_failed=longest,
+        root=job.root or job.id,
+        parent=job.id,
+        nonce=None,
+        reach=(),
+    )
+
+
+def has_steps(checkpoints: Pairs) -> bool:
+    """Whether one of these is a step, a sleep or a wait of a function."""
+    return any(not name.startswith(OURS) for name, _ in checkpoints)
+
+
+def has_begun(row: Record) -> bool:
+    """Whether the function of this unfinished job has taken a step, sleeps or waits. A row of a page has no steps."""
+    waits = row.state is State.WAITING and row.started_at is not None
+    return waits or (row.reason or "").startswith(ASLEEP) or has_steps(row.checkpoints)
+
+
+def is_unheard(state: State, reason: str | None) -> bool:
+    """Whether a job ended in a way that its function has not heard of."""
+    return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
+
+
+def with_cleanup(record: Record, outcome: Outcome, has_steps: bool, has_undo: bool = False) -> Outcome:
+    """The outcome with the cleanup job, stored in the same change, if the job may need it: it has an undo, or it has
+    taken steps and ends unheard, or suspends and may be ended by the storage."""
+    if outcome.state is State.SUCCEEDED or is_cleanup(record.job) or is_stored(record):
+        return outcome
+    needs = is_unheard(outcome.state, outcome.reason) if outcome.state.final else _may_end(record, outcome)
+    if not has_undo and not (has_steps and needs):
+        return outcome
+    mark = (STORED, str(record.reopenings))
+    job = cleanup_of(record)
+    return replace(outcome, checkpoints=(*outcome.checkpoints, mark), followups=(*outcome.followups, job))
+
+
+def cancelled_with_cleanup(row: Record, outcome: Outcome) -> Outcome:
+    """The cancellation of a job from outside, with its cleanup. If the job runs, its function may continue until its
+    worker learns of it: at the end of that run the worker starts the cleanup."""
+    if row.function_done:
+        return outcome
+    outcome = with_cleanup(row, outcome, has_begun(row))
+    if row.state is not State.RUNNING:
+        return outcome
+    return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))
+
+
+def nothing_to_do(own: Record) -> Outcome:
+    """The ending of a cleanup job that need not run."""
+    return replace(judge.succeeded(own, "null"), result=None, attempt=own.attempt, keep=0.0)
+
+
+def is_stored(record: Record) -> bool:
+    """Whether the job has its cleanup job already."""
+    return dict(record.checkpoints).get(STORED) == str(record.reopenings)
+
+
+def _may_end(record: Record, outcome: Outcome) -> bool:
+    """Whether a storage may end the job while it does not run: at its deadline, or for a job that supersedes it."""
+    replaceable = record.job.key is not None and record.job.key_conflict == "replace"
+    return not outcome.function_done and (record.deadline_at is not None or replaceable)
+
+
+def merged(own: Record, ended: Record) -> Record:
+    """The row with which the function runs: the cleanup job's, with the arguments and the history of the ended job."""
+    kept = {name: text for name, text in ended.checkpoints if not name.startswith(OURS) or name.startswith(_READ)}
+    return replace(
+        own,
+        job=replace(ended.job, id=own.job.id, retry=own.job.retry),
+        after=judge.upstreams(ended),
+        reopenings=ended.reopenings + own.reopenings,
+        checkpoints=tuple({**kept, **dict(own.checkpoints)}.items()),
+    )
+
+
+def remaining_lease(own: Record, ended: Record, lease: float, now: float) -> float:
+    """Seconds for which the run that a cancellation has interrupted may still go on; 0: it has ended, or its worker has
+    lost it."""
+    if ended.state is not State.CANCELLED or ended.worker is None or ended.ended_at is None:
+        return 0.0
+    return 0.0 if FREE in dict(own.checkpoints) else max(0.0, ended.ended_at + (ended.job.lease or lease) - now)

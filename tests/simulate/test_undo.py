@@ -1,0 +1,16 @@
+"""Trips that register undos, cancelled and expired at any moment of a fleet with faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulate.fleets import FLEETS
+from treadle.testing import simulate
+from treadle_testkit.shows import shows
+
+
+@pytest.mark.slow
+@shows("a trip is booked or undone as a whole, whatever cancels or expires it and whichever workers are killed")
+@pytest.mark.parametrize("part", range(10))
+def test_trips_of_a_thousand_seeds_are_booked_or_undone(part: int) -> None:
+    assert simulate(**FLEETS["undo"], seeds=range(100 * part, 100 * (part + 1))).seeds == 100
