@@ -19,38 +19,38 @@ T = TypeVar("T")
 
 
 def flatten(
-    specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source
+    specs: Sequence[Continuation[Any, Any] | Iterable[Continuation[Any, Any]]], source: Source, where: str = "enqueue"
 ) -> list[JobSpec[Any, Any]]:
     """Specs and flows, alone or in iterables, as specs. Raises BadOption for anything else, and for another app's
     spec."""
     flat: list[JobSpec[Any, Any]] = []
     for some in specs:
-        for item in (some,) if isinstance(some, Continuation) else _many(some):
+        for item in (some,) if isinstance(some, Continuation) else _many(some, where):
             spec: object = item.job(source=source) if isinstance(item, Flow) else item
             if isinstance(spec, Gather):
                 raise miscombined("gather", WHERE_TO)
             if not isinstance(spec, JobSpec):
-                raise miscombined("enqueue", f"expected specs (task.job(...)) or flows, found {item!r}")
+                raise miscombined(where, f"expected specs (task.job(...)) or flows, found {item!r}")
             if spec.source is not source and spec.source is not None:
-                raise miscombined("enqueue", f"{spec!r} belongs to another app; enqueue it there")
+                raise miscombined(where, f"{spec!r} belongs to another app; enqueue it there")
             flat.append(spec)
     return flat
 
 
-def _many(some: Iterable[T]) -> Iterable[T]:
-    """An iterable among the arguments of `enqueue`. Raises BadOption, with advice, for anything else."""
+def _many(some: Iterable[T], where: str) -> Iterable[T]:
+    """An iterable among the arguments of `enqueue` or `call`. Raises BadOption, with advice, for anything else."""
     items: Any = some
     if isinstance(items, Gather):
         raise miscombined("gather", WHERE_TO)
     if callable(getattr(items, "job", None)):
         name = getattr(items, "__name__", "task")
-        raise BadOption("enqueue", f"{items!r} is a task: give a job with its arguments, {name}.job(...)")
+        raise BadOption(where, f"{items!r} is a task: give a job with its arguments, {name}.job(...)")
     if inspect.iscoroutine(items):
         items.close()
-        raise BadOption("enqueue", f"{items.__name__}(...) is a coroutine: give a job, {items.__name__}.job(...)")
+        raise BadOption(where, f"{items.__name__}(...) is a coroutine: give a job, {items.__name__}.job(...)")
     if isinstance(items, str) or not isinstance(items, Iterable):
         raise BadOption(
-            "enqueue",
+            where,
             f"expected specs (task.job(...)) or flows, found {items!r}; calling a task runs its function here",
         )
     return some
@@ -58,7 +58,7 @@ def _many(some: Iterable[T]) -> Iterable[T]:
 
 def specs_of(source: Source, jobs: Iterable[Continuation[Any, Any]], where: str) -> list[JobSpec[Any, Any]]:
     """Jobs that a function waits for, each as one job: a chain is a flow. Raises BadOption and BadArgument."""
-    specs = flatten([jobs], source)
+    specs = flatten([jobs], source, where)
     usable(specs, where, source)
     return [flow(spec).job(source=source) if spec.others and spec.new.task != FLOW else spec for spec in specs]
 
