@@ -464,7 +464,7 @@ def test_messages_are_sent_and_published_values_are_shown(cli: Run) -> None:
             await drain(app)
 
     asyncio.run(run())
-    assert "did you mean 'add'?" in cli("jobs", "send", "c-1", "ad", "7")[2]
+    assert "did you mean 'add'?" in cli("jobs", "send", "c-1", "addd", "7")[2]
     assert cli("jobs", "send", "c-1", "add", "7") == (0, "", "c-1 has the message in its mailbox 'add'\n")
     code, _, err = cli("jobs", "send", "c-1", "add", "8", "--key", "k", "--answer", "0")
     assert (code, "has not answered 'add' in 0 s" in err) == (1, True)
