@@ -8,10 +8,7 @@ from __future__ import annotations
 
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
-    "treadle/admin": (
-        6_604,
-        13,
-    ),  # +7: messages of mistyped names; +30: waits in histories, checks; +46: requests by key, imports, explain
+    "treadle/admin": (6_604, 13),  # +7: messages of mistyped names; +30: waits in histories; +46: imports, explain
     "treadle/app": (1_125, 1),  # methods of objects; threads under gevent; mistyped options name app.enqueue
     "treadle/blobs": (772, 0),
     "treadle/cli": (5_704, 0),  # +5: waits; +104: closed streams, `storage export` and `import`; --factory
