@@ -446,6 +446,33 @@ def test_a_signal_without_a_waiting_job_is_stored_with_a_warning(cli: Run) -> No
     assert "warning" not in cli("jobs", "signal", "rel-1", "approved", "ada")[2]
 
 
+def test_messages_are_sent_and_published_values_are_shown(cli: Run) -> None:
+    async def run() -> None:
+        app = App("sqlite:///treadle.db")
+
+        @app.task(name="count")
+        async def count() -> list[int]:
+            here, numbers = current(), list[int]()
+            while number := await here.receive("add"):
+                numbers.append(number)
+                await here.publish("last", number)
+            return numbers
+
+        async with app:
+            if await app.storage.get(["c-1"]) == [None]:
+                await count.options(id="c-1").enqueue()
+            await drain(app)
+
+    asyncio.run(run())
+    assert "did you mean 'add'?" in cli("jobs", "send", "c-1", "addd", "7")[2]
+    assert cli("jobs", "send", "c-1", "add", "7") == (0, "", "c-1 has the message in its mailbox 'add'\n")
+    code, _, err = cli("jobs", "send", "c-1", "add", "8", "--key", "k", "--answer", "0")
+    assert (code, "has not answered 'add' in 0 s" in err) == (1, True)
+    asyncio.run(run())
+    assert "last=8" in cli("jobs", "show", "c-1")[1]
+    assert json.loads(cli("jobs", "show", "c-1", "--json")[1])["published"] == {"last": 8}
+
+
 def test_a_mistyped_name_is_paused_with_a_warning(cli: Run) -> None:
     cli("enqueue", "t", "--queue", "fetch")
     cli("limits", "set", "site", "--slots", "3")

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from treadle.admin import job_messages
 from treadle.admin.acts import GROUP, Acts, cancelled
 from treadle.core.limit_model import LimitFacts
 from treadle.core.model import NewJob, Record, Settled, State
@@ -160,7 +161,7 @@ def signal_lost(patch: Patch) -> None:
 
 def signal_given_twice(patch: Patch) -> None:
     """Not from a review: a signal that was sent, but whose answer was lost, is sent again."""
-    real = signals.give
+    real = job_messages.send
 
     class Blind:
         """A storage that takes a sent signal for one that is used up."""
@@ -170,13 +171,13 @@ def signal_given_twice(patch: Patch) -> None:
 
         async def get(self, ids: Sequence[str]) -> Any:
             return [
-                replace(row, state=State.FAILED) if row and row.state.final else row for row in await self._get(ids)
+                replace(row, state=State.CANCELLED) if row and row.state.final else row for row in await self._get(ids)
             ]
 
-    async def give(storage: Any, *rest: Any) -> None:
-        await real(cast("Storage", Blind(storage)), *rest)
+    async def send(storage: Any, *rest: Any) -> bool:
+        return await real(cast("Storage", Blind(storage)), *rest)
 
-    patch.setattr(signals, "give", give)
+    patch.setattr(job_messages, "send", send)
 
 
 # --- not from a review: promises whose rules these defects prove

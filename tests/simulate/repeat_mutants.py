@@ -161,14 +161,16 @@ def ages_ignored(patch: Patch) -> None:
 
 def signal_of_another(patch: Patch) -> None:
     """A job reads the value of the signal that was read before."""
-    real, last = MEMORY.get, dict[int, Record]()
+    real, last = MEMORY.get, dict[tuple[int, bool], Record]()
 
     async def get(self: Any, ids: Sequence[str]) -> list[Record | None]:
         rows: list[Record | None] = await real(self, ids)
         for at, row in enumerate(rows):
             if row is not None and row.job.id.startswith(signals.SIGNAL) and row.state is State.SUCCEEDED:
-                rows[at] = replace(row, result=last.get(id(self), row).result)
-                last[id(self)] = row
+                kind = id(self), row.result is None
+                other = last.get(kind, row)
+                rows[at] = replace(row, job=replace(row.job, payload=other.job.payload), result=other.result)
+                last[kind] = row
         return rows
 
     patch.setattr(MEMORY, "get", get)

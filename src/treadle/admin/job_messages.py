@@ -68,12 +68,10 @@ class JobMessages:
         """
         text = self._encoded(name, value, "signal")
         row = await self._recipient(id_of(job), name)
-        waits = await self._signals_of(row) if listener() is not None else ()
+        waits = await self._awaited_names(row)
         message = new_message(row.job.id, name, text, None, is_signal=True)
         await send(await self._storage(), row, message, self.reach)
-        if (person := listener()) is not None and waits and name not in waits:
-            named = ", ".join(map(repr, waits))
-            person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
+        _warn(row, name, waits)
 
     async def send(self, job: HasId | str, name: str, value: object = None, *, key: str | None = None) -> None:
         """Put a value in a mailbox of the job, whose `current().receive(name)` returns the values of a name one by one.
@@ -137,6 +135,10 @@ class JobMessages:
             raise TimeoutError(f"job {id} has published no value {name!r}{f' in {limit:g} s' if limit else ' yet'}")
         return decoded_as(text, returns, "value")
 
+    async def _awaited_names(self, row: Record) -> Sequence[str]:
+        """The names that the job waits for, to warn a person of another one."""
+        return () if listener() is None else await self._signals_of(row)
+
     async def _sent(self, job: HasId | str, message: Message) -> str:
         """Put the message in a mailbox of the job, which is stored with it if it is not stored yet. Returns the id of
         the job."""
@@ -148,7 +150,10 @@ class JobMessages:
             id = holder
         storage = await self._storage()
         try:
-            await send(storage, await self._recipient(id, message.name), message, self.reach)
+            row = await self._recipient(id, message.name)
+            waits = await self._awaited_names(row)
+            await send(storage, row, message, self.reach)
+            _warn(row, message.name, waits)
         except Stale:
             [answer] = await storage.get([ANSWER + message.tag])
             if answer is None:
@@ -243,6 +248,13 @@ async def _hint(storage: Storage, ids: Sequence[str], timeout: float) -> None:
         await storage.watch([f"job:{id}" for id in ids], max(0.0, timeout))
     except StorageError:
         await asyncio.sleep(max(0.0, timeout))
+
+
+def _warn(row: Record, name: str, waits: Sequence[str]) -> None:
+    """Warn the person who has sent something under a name that the job does not wait for now."""
+    if (person := listener()) is not None and waits and name not in waits:
+        named = ", ".join(map(repr, waits))
+        person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
 
 def _checked(key: str | None) -> str | None:

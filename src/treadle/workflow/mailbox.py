@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import IdTaken, MailboxFull, Signalled, StorageError
+from treadle.core.errors import UNREADABLE, IdTaken, MailboxFull, Signalled, StorageError
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy.rounds import EMPTY, mailboxes_of, round_of
 from treadle.storage import patiently
@@ -35,6 +35,10 @@ from treadle.workflow.signals import (
 
 ANSWER: Final = "treadle:answer:"  # prefix of the ids of rows that take an answer, or remember a key
 STRIDE: Final = 32  # turns between the rows that the first read looks at; the second reads those between two of them
+
+
+_read_payload = msgspec.json.Decoder(tuple[str, Raw]).decode
+_read_value = msgspec.json.Decoder(tuple[str, str]).decode
 
 
 class AnswerRow(Struct, frozen=True):
@@ -100,11 +104,14 @@ def new_message(
 
 
 def text_of(stored: Record) -> str:
-    """The encoded value of a message."""
+    """The encoded value of a message; the stored text if that cannot be read, for example without its key."""
     header = header_of(stored.job)
     if header is None or not header.given:
         return stored.result or "null"
-    return bytes(msgspec.json.decode(stored.job.payload, type=tuple[str, Raw])[1]).decode()
+    try:
+        return bytes(_read_payload(stored.job.payload)[1]).decode()
+    except UNREADABLE:
+        return stored.job.payload
 
 
 def asked_in(stored: Record) -> str:
@@ -112,7 +119,10 @@ def asked_in(stored: Record) -> str:
     header = header_of(stored.job)
     if header is not None and header.given:
         return header.ask
-    return "" if stored.value is None else msgspec.json.decode(stored.value, type=tuple[str, str])[1]
+    try:
+        return "" if stored.value is None else _read_value(stored.value)[1]
+    except UNREADABLE:  # an operator or another program has settled the row
+        return ""
 
 
 async def send(storage: Storage, job: Record, message: Message, reach: tuple[str, ...] = ()) -> bool:
