@@ -117,8 +117,9 @@ class RunnerBackend:
         except StorageError:
             raise
         except Exception as error:
-            why = f"a middleware of the server refused the job: {judge.text_of(error)}"
-            raise Refused(422, "refused", why, id=job.id) from None
+            raise Refused(
+                422, "refused", f"a middleware of the server refused the job: {judge.text_of(error)}"
+            ) from None
         time_left = None if deadline is None else max(0.0, deadline - self.durable.moment())
         return tuple([adopted(new, job, time_left) for new in prepared])
 
@@ -284,5 +285,6 @@ def _done(durable: Durable, request: StepRequest, error: Exception | None) -> St
 
 def locked(row: Record) -> Refused:
     """The error of a call that must be repeated."""
-    why = f"job {row.id}: its row is locked by another transaction; repeat the call"
-    return Refused(503, "storage_unavailable", why, id=row.id)
+    return Refused(
+        503, "storage_unavailable", f"job {row.id}: its row is locked by another transaction; repeat the call"
+    )
