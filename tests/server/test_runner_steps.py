@@ -162,6 +162,16 @@ async def test_a_sleep_suspends_the_job(site: Site) -> None:
     assert await again.report(succeed=2) == "applied"
 
 
+async def test_a_sleep_of_no_length_is_a_step(site: Site) -> None:
+    run = await site.run()
+    assert await run.step("turn", sleep=0) == {"status": "done", "step": "sleep:turn", "result": None}
+    assert (await run.step("charge", result=1))["status"] == "done"
+    await run.report(defer=0)
+    [again] = await site.claim()
+    assert (await again.step("turn", sleep=60))["status"] == "done"
+    assert (await again.step("charge"))["result"] == 1
+
+
 async def test_a_sleep_beyond_the_deadline_ends_the_job(site: Site) -> None:
     run = await site.run(deadline=site.clock() + 60)
     for _ in range(2):

@@ -183,6 +183,9 @@ class RunnerSteps:
             if entry is None or not (entry.gave_up or isinstance(entry.failure, Failure)):
                 raise
             error = raised
+        if wait.request.key not in durable.checkpoints.entries:  # a sleep of no length
+            durable.checkpoints.keep(wait.request, wait.request.entry_of(until=durable.moment()))
+            await backend.save(backend.run)
         return _done(durable, wait.request, error)
 
     async def _suspended(self, token: Token, backend: RunnerBackend) -> StepResult:
