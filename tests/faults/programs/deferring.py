@@ -1,0 +1,37 @@
+"""Infrequent polling: look whether an order is ready, and come back later if it is not."""
+
+from tests.faults.outside import effect, effects
+from treadle import App, Defer
+
+app = App()
+
+
+def is_ready() -> bool:
+    effect("look")
+    return effects().count("look") >= 3
+
+
+@app.task
+async def fetch(pause: float) -> str:
+    if not is_ready():
+        raise Defer(pause)
+    effect("fetch")
+    return "fetched"
+
+
+# --- in the tests
+from tests.faults.outside import result
+
+LINES = ["look", "look", "look", "fetch"]
+RESULT = "fetched"
+
+
+async def scenario() -> str:
+    return await result(app, fetch.options(id="fetch").job(0.05))
+
+
+def right(effects: list[str], result: str, line: int) -> None:
+    """A job without steps begins again. If it was killed behind its third look, it looks once more."""
+    looks = 3 + (line > 2)
+    assert (effects, result) == (["look"] * looks + ["fetch"] * (len(effects) - looks), "fetched")
+    assert effects.count("fetch") == 1 + (line == 4)
