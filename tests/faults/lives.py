@@ -61,7 +61,7 @@ def load(program: str, kind: str = "async") -> ModuleType:
 
 
 async def run(module: Any) -> Any:
-    """Run the program's scenario beside a worker."""
+    """Run a worker, and the program's scenario with it."""
     async with Worker(module.app, lease=2, poll=0.05):
         try:
             return await module.scenario()

@@ -1,6 +1,6 @@
 """The world outside of the programs in `tests/faults/programs`: each effect is a line of a ledger on disk.
 
-The process dies by SIGKILL behind the line whose number `KILL_AT` names.
+The process dies by SIGKILL as soon as the ledger has `KILL_AT` lines.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
+
+import psycopg
 
 from treadle import App, JobSpec, Signalled
 
@@ -69,3 +74,16 @@ async def signal_once(app: App, job: str, name: str, value: Any = None) -> None:
     with contextlib.suppress(Signalled):
         await app.jobs.signal(job, name, value)
 
+
+@contextlib.contextmanager
+def database() -> Iterator[Any]:
+    """A connection to the database of the jobs, in which there is a table `orders`."""
+    url, _, options = os.environ["TREADLE_URL"].partition("?")
+    if url.startswith("sqlite"):
+        connection: Any = sqlite3.connect(url.removeprefix("sqlite:///"))
+    else:
+        connection = psycopg.connect(url, options=f"-csearch_path={parse_qs(options)['schema'][0]}")
+    with contextlib.closing(connection):
+        connection.execute("CREATE TABLE IF NOT EXISTS orders (number integer)")
+        connection.commit()
+        yield connection

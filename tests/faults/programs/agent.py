@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, current
 
 app = App()
@@ -27,8 +27,6 @@ async def agent(question: str) -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 KINDS = ["async"]
 LINES = [
     *("model reads 1 messages", "search 1", "read 1"),

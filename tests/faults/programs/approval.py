@@ -1,6 +1,6 @@
-"""Human approval: a payment waits up to a day for somebody's answer, and uses neither a slot nor a worker meanwhile."""
+"""Human approval: a payment waits up to a day for somebody's answer, without a slot and without a worker."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result, seen, signal_once
 from treadle import Abort, App, current
 
 app = App()
@@ -22,8 +22,6 @@ async def pay_out(amount: int) -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result, seen, signal_once
-
 LINES = ["ask for 7", "pay 7 with the key payment:pay"]
 RESULT = "paid 7"
 

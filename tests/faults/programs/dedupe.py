@@ -18,8 +18,6 @@ async def submit(order: int) -> Job[str]:
 
 
 # --- in the tests
-from tests.faults.outside import effects
-
 KINDS = ["async"]
 LINES = ["ship 7"]
 

@@ -1,6 +1,6 @@
 """Infrequent polling: look whether an order is ready, and come back later if it is not."""
 
-from tests.faults.outside import effect, effects
+from tests.faults.outside import effect, effects, result
 from treadle import App, Defer
 
 app = App()
@@ -20,8 +20,6 @@ async def fetch(pause: float) -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = ["look", "look", "look", "fetch"]
 RESULT = "fetched"
 

@@ -1,5 +1,7 @@
 """A mutex, or a pool of one: each device is used by one job at a time, in any process."""
 
+import itertools
+
 from tests.faults.outside import effect
 from treadle import App, Limit, current
 
@@ -31,5 +33,5 @@ def right(effects: list[str], result: None, line: int) -> None:
     for lines in (effects[:line], effects[line:]) if line else (effects,):
         for device in ("a", "b"):
             own = [effect for effect in lines if effect.startswith(device)]
-            for before, after in zip(own, own[1:], strict=False):
+            for before, after in itertools.pairwise(own):
                 assert " begins " not in after or " ends " in before

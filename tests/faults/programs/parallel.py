@@ -1,8 +1,8 @@
-"""Activities in parallel: three shops are asked for their prices at once, then the cheapest one gets the order."""
+"""Activities in parallel: read the prices of three shops at once, then order from the cheapest one."""
 
 import asyncio
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, current
 
 app = App()
@@ -23,8 +23,6 @@ async def buy(shops: list[str]) -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 KINDS = ["async"]
 LINES = ["ask north", "ask middle", "ask east", "order from east"]
 RESULT, IN_FLIGHT = "east", 3

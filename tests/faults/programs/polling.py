@@ -1,6 +1,6 @@
 """Polling with steps: look, sleep, look again. Each answer is in the history of the job."""
 
-from tests.faults.outside import effect, effects
+from tests.faults.outside import effect, effects, result
 from treadle import App, current
 
 app = App()
@@ -21,8 +21,6 @@ async def fetch(order: int, pause: float) -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = ["look", "look", "look", "look", "fetch 7"]
 RESULT = "fetched"
 
@@ -32,7 +30,7 @@ async def scenario() -> str:
 
 
 def right(effects: list[str], result: str, line: int) -> None:
-    """Who is killed behind a look looks again, and a look that was stored is not repeated."""
+    """The look behind which the process was killed is repeated, and no stored look is."""
     looks = effects.count("look")
     assert result == "fetched"
     assert effects == ["look"] * looks + ["fetch 7"] * (1 + (line == 5))

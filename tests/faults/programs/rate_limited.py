@@ -1,6 +1,6 @@
 """Calls of an API that allows only some in a second, over the whole fleet: each call is a job of its own."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, Flow, Limit, gather
 
 app = App()
@@ -25,8 +25,6 @@ async def report(calls: int) -> Flow[int]:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = [*(f"call {number}" for number in range(7)), "add up"]
 RESULT, IN_FLIGHT = 21, 3
 

@@ -1,6 +1,6 @@
 """A sleep of many days that a signal ends: a reminder every month until the customer has answered."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result, seen, signal_once
 from treadle import App, current
 
 app = App()
@@ -20,8 +20,6 @@ async def remind(every: float) -> int:
 
 
 # --- in the tests
-from tests.faults.outside import result, seen, signal_once
-
 LINES = ["reminder 1", "reminder 2", "reminder 3"]
 
 

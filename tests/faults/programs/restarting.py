@@ -1,6 +1,6 @@
 """Continue as new: an account is billed each month, for years, in one job with a short history."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, current
 
 app = App()
@@ -22,8 +22,6 @@ async def bill_monthly(month: int, last: int, pause: float, total: int = 0) -> i
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = [f"bill {month}" for month in range(1, 6)]
 RESULT = 150
 

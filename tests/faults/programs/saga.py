@@ -1,6 +1,6 @@
 """A saga: book a flight, a car and a hotel. If one of them fails, cancel those that were booked."""
 
-from tests.faults.outside import effect, killed_before
+from tests.faults.outside import effect, killed_before, result
 from treadle import Abort, App, current
 
 app = App()
@@ -32,8 +32,6 @@ async def trip() -> str:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = ["book flight", "book car", "no hotel", "cancel car", "cancel flight"]
 
 

@@ -1,6 +1,6 @@
 """A schedule of a durable function: a report at each of its times, collected once and sent once."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, seen
 from treadle import App, current
 
 app = App()
@@ -16,8 +16,6 @@ async def report() -> None:
 
 
 # --- in the tests
-from tests.faults.outside import seen
-
 LINES = ["collect", "send"] * 3
 KINDS = ["async"]
 

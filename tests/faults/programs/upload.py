@@ -1,6 +1,6 @@
-"""A heartbeat with details: a long upload goes on behind the last part that has arrived."""
+"""A heartbeat with details: a long upload continues behind the last part that was stored."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, current
 
 app = App()
@@ -19,8 +19,6 @@ async def upload(parts: int) -> int:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = [f"part {part}" for part in range(6)]
 RESULT = 6
 

@@ -1,6 +1,6 @@
 """A promise that a webhook fulfils: the payment provider calls back, perhaps twice, and it is paid only once."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result, seen
 from treadle import App, Signalled, current
 
 app = App()
@@ -29,8 +29,6 @@ async def webhook(job: str, receipt: str) -> int:
 
 
 # --- in the tests
-from tests.faults.outside import result, seen
-
 KINDS = ["async"]
 LINES = ["begin 5, call back order:7, key order:7:begin", "ship 7"]
 RESULT = "receipt 1"

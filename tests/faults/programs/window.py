@@ -1,6 +1,6 @@
 """A sliding window over a batch: three of many jobs run at a time, and the sum of their results is the workflow's."""
 
-from tests.faults.outside import effect
+from tests.faults.outside import effect, result
 from treadle import App, Flow, Limit, flow
 
 app = App()
@@ -19,8 +19,6 @@ async def convert_all(count: int) -> Flow[int]:
 
 
 # --- in the tests
-from tests.faults.outside import result
-
 LINES = [f"convert {number}" for number in range(8)]
 RESULT, IN_FLIGHT = 28, 3
 
