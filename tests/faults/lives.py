@@ -48,7 +48,8 @@ def source(program: str, kind: str) -> str:
     if kind == "async":
         return text
     user, line, rest = text.partition("\n# ---")
-    return re.sub(r"\b(async|await) ", "", user).replace("here = current()", "here = current().sync") + line + rest
+    user = re.sub(r"\b(async|await) ", "", user)
+    return re.sub(r"(\n +here\b.* = current\(\))", r"\1.sync", user) + line + rest
 
 
 def load(program: str, kind: str = "async") -> ModuleType:
