@@ -1,4 +1,4 @@
-"""The page that compares durable code: a test shows each *yes* of Treadle, and the numbers of its first sentence fit."""
+"""The page that compares durable code: a test shows each *yes* of Treadle, and the page counts its rows rightly."""
 
 from __future__ import annotations
 
