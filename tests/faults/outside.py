@@ -84,6 +84,6 @@ def database() -> Iterator[Any]:
     else:
         connection = psycopg.connect(url, options=f"-csearch_path={parse_qs(options)['schema'][0]}")
     with contextlib.closing(connection):
-        connection.execute("CREATE TABLE IF NOT EXISTS orders (number integer)")
+        connection.execute("CREATE TABLE IF NOT EXISTS orders (number integer PRIMARY KEY)")
         connection.commit()
         yield connection
