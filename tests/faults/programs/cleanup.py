@@ -26,7 +26,7 @@ async def reserve(room: int) -> None:
 # --- in the tests
 LINES = ["reserve 7", "mail: 7 is cancelled", "release 7"]
 waits = asyncio.Event()
-app.on("deferred")(lambda _: waits.set())
+app.on("waiting")(lambda _: waits.set())
 
 
 async def scenario() -> None:
