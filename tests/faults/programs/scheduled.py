@@ -10,14 +10,13 @@ app = App()
 @app.task
 async def report() -> None:
     here = current()
-    moment = here.headers["treadle-moment"]
+    moment = current().headers["treadle-moment"]
     await here.step("collect", effect, f"collect {moment}")
     await here.step("send", effect, f"send {moment}")
 
 
 # --- in the tests
 LINES = ["collect", "send"] * 3
-KINDS = ["async"]
 
 
 async def scenario() -> None:
