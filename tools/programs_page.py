@@ -14,7 +14,7 @@ IMPORT = re.compile(r"^from tests\.faults\.outside import (.*)$", re.M)
 HEAD = """\
 # Durable programs
 
-What the sample collections of durable execution show, written for Treadle. A test kills each program with `kill -9`
+The usual samples of durable execution, written for Treadle. A test kills each program with `kill -9`
 behind every effect, on SQLite, PostgreSQL and Redis, and compares what happened with a run without a kill. Most run as
 tasks in threads too, with `current().sync` and without `await`.
 

@@ -5,7 +5,6 @@ Every change settles the job from outside under the version that was read, so it
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,31 +19,28 @@ from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader, explained
 from treadle.admin.job_filters import ENDED, MOST_SCANNED, UNFINISHED, check_count, id_of, query_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
+from treadle.admin.job_messages import JobMessages
 from treadle.admin.job_search import ALL, Hide, JobScope
 from treadle.admin.job_search import find as search_rows
-from treadle.admin.known_names import Names, listener
+from treadle.admin.known_names import Names
 from treadle.admin.moved_looks import Moved
 from treadle.core import defaults
-from treadle.core.errors import BadArgument, BadOption, Stale, StorageError, TooLarge, UnknownJob
+from treadle.core.errors import BadArgument, BadOption, StorageError, UnknownJob
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.query_model import Order, Page, Query
-from treadle.core.similar_names import near
-from treadle.durable import check_name
 from treadle.policy.retry import read_policy
 from treadle.producer import Client
-from treadle.serialization import call_codec
 from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
-from treadle.workflow import signals
 
 Filter = Any
 Told = Callable[[int], object]
 
 
-class Jobs:
+class Jobs(JobMessages):
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
@@ -299,41 +295,6 @@ class Jobs:
         if job is None and filters:
             filters.setdefault("state", (State.FAILED,))
         return await self._act(partial(self._acts.reopen, raising=job is not None), TO_REOPEN, job, filters, progress)
-
-    async def signals_of(self, job: HasId | str) -> Sequence[str]:
-        """The names of the signals that a job is waiting for. Raises UnknownJob."""
-        return await self._signals_of(await self.get(job))
-
-    async def _signals_of(self, row: Record) -> Sequence[str]:
-        if row.state is not State.WAITING or not row.after:
-            return []
-        ups = await (await self._storage()).get(row.after)
-        return [name for up in ups if up and not up.state.final and (name := signals.signal_name(up)) is not None]
-
-    async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
-        """Store the value that the job's `current().wait_for(name)` returns. The job may not have reached it yet.
-
-        Raises UnknownJob; Stale for a job that has ended; Signalled for a second signal of this name; ForeignRow if
-        another caller has stored the signal's row; BadStep or BadOption for a name or a value that cannot be stored;
-        TooLarge.
-        """
-        check_name(name)
-        row = await self.get(job)
-        if row.state.final or row.function_done:
-            await check_stays(await self._storage())
-            how = str(row.state) if row.state.final else "waiting for its children"
-            raise Stale(row.job.id, f"{how}; it does not wait for {name!r} any more")
-        try:
-            text = call_codec.encode_any(value)
-        except call_codec.Unstorable as error:
-            raise BadOption("signal", f"{name!r}: {error}") from None
-        if (size := len(text.encode())) > self._most:
-            raise TooLarge(f"the value of the signal {name!r}", size, self._most)
-        waits = await self._signals_of(row) if listener() is not None else ()
-        await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self.reach)
-        if (person := listener()) is not None and waits and name not in waits:
-            named = ", ".join(map(repr, waits))
-            person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
     async def run_now(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
