@@ -43,6 +43,6 @@ def test_a_test_shows_what_treadle_does() -> None:
 
 def test_the_page_counts_its_rows() -> None:
     count = Counter(row.ours for row in rows())
-    said = re.search(r"Treadle: (\d+) yes, (\d+) partly,\s+(\d+) no", PAGE.read_text())
-    assert said
-    assert [int(number) for number in said.groups()] == [count["yes"], count["partly"], count["no"]]
+    sentence = re.search(r"Treadle: (\d+) yes, (\d+) partly,\s+(\d+) no", PAGE.read_text())
+    assert sentence
+    assert [int(number) for number in sentence.groups()] == [count["yes"], count["partly"], count["no"]]
