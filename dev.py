@@ -267,7 +267,8 @@ def lint(args: list[str]) -> int:
 
 
 def docs(args: list[str]) -> int:
-    pages = [step("reference", tool("tools.apidoc")), step("coverage", tool("tools.coverage_page"))]
+    tools = {"reference": "tools.apidoc", "coverage": "tools.coverage_page", "programs": "tools.programs_page"}
+    pages = [step(name, tool(module)) for name, module in tools.items()]
     return summary([*pages, step("site", tool("zensical", "build", *args))])
 
 

@@ -118,7 +118,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/worker/test_misfits.py",
     ),
     "Retention": (f"{LAWS}laws_prune.py",),
-    "Crashes and outages": ("tests/faults/",),
+    "Crashes and outages": ("tests/faults/", "tests/simulate/"),
     "Storages": ("tests/storage/",),
     "Ports": (f"{TESTKIT}/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),

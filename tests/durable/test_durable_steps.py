@@ -100,6 +100,7 @@ async def test_a_plain_function_is_a_step_too_and_does_not_run_on_the_loop(app: 
     assert ledger.function_done["where"] == 1
 
 
+@shows("functions in threads take steps")
 async def test_functions_in_threads_take_steps_too(app: App, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     def t() -> list[str]:
@@ -179,6 +180,7 @@ async def test_a_loop_numbers_its_steps(app: App, ledger: Ledger) -> None:
     assert [step.name for step in (await app.jobs.history(job)).steps] == ["page", "page#2", "page#3"]
 
 
+@shows("steps of one job run concurrently")
 async def test_steps_run_side_by_side(app: App, spy: Spy, ledger: Ledger) -> None:
     @app.task(retry=AGAIN)
     async def t() -> list[str]:
@@ -282,6 +284,7 @@ class Versions:
         (["a", "b"], ["a", "c", "b"], "this run takes step 'c' after 'a', but the stored run took 'b' at this point"),
     ],
 )
+@shows("a step that was renamed, removed or swapped is refused before its function runs")
 async def test_other_steps_than_the_job_began_with(
     app: App, ledger: Ledger, before: list[str], after: list[str], says: str
 ) -> None:
@@ -453,6 +456,7 @@ async def test_a_key_for_effects_outside(app: App, ledger: Ledger) -> None:
     assert keys[4:] == [f"{job.id}:charge#2"] * 2
 
 
+@shows("a dead job that is retried keeps its steps")
 async def test_a_retried_dead_job_finds_its_steps(app: App, ledger: Ledger) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t() -> str:

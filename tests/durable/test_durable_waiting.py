@@ -427,6 +427,7 @@ async def test_a_signal_after_the_wait(app: App, ledger: Ledger) -> None:
     assert ledger.function_done["ask"] == 1
 
 
+@shows("a signal may be sent before the job waits for it, and before its first run")
 async def test_a_signal_before_the_wait_and_before_the_first_run(app: App) -> None:
     @app.task
     async def t() -> list[Any]:
@@ -465,6 +466,7 @@ async def test_a_second_signal_raises(app: App) -> None:
         await app.jobs.signal(other, "a", "x" * 1_100_000)
 
 
+@shows("a wait for a signal ends at its timeout, and may be repeated")
 async def test_a_wait_that_timed_out_may_be_repeated(app: App, clock: HandClock, ledger: Ledger) -> None:
     @app.task
     async def t() -> Any:

@@ -93,6 +93,7 @@ async def test_a_caught_error_of_the_last_try_is_the_same_in_every_run(app: App,
 
 
 @pytest.mark.parametrize("how", ["abort", "only"])
+@shows("a final error of a step is stored after one try")
 async def test_a_final_error_is_stored_after_one_try(app: App, ledger: Ledger, how: str) -> None:
     async def fail() -> None:
         ledger.function_done["a"] += 1

@@ -10,6 +10,7 @@ from tests.simulate.fleets import FLEETS
 from treadle.durable import Checkpoints
 from treadle.testing import SimulationFailed, simulate
 from treadle.testing.simulation import Fault
+from treadle_testkit.shows import shows
 
 
 def test_a_call_that_changes_its_mind_is_named_and_happens() -> None:
@@ -20,6 +21,7 @@ def test_a_call_that_changes_its_mind_is_named_and_happens() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
+@shows("in a thousand simulated fleets with every fault a saga is booked or undone as a whole")
 def test_sagas_of_a_thousand_seeds_are_done_or_undone(part: int) -> None:
     assert simulate(**FLEETS["saga"], seeds=range(100 * part, 100 * (part + 1))).seeds == 100
 

@@ -600,6 +600,7 @@ async def test_a_worker_does_not_take_over_running_jobs_of_an_earlier_one_of_its
     await first.stop()
 
 
+@shows("`progress` stores a number and a text, which every process can read while the job runs")
 async def test_progress_reaches_the_row_also_from_a_thread(app: App, spy: Spy) -> None:
     done = threading.Event()
 

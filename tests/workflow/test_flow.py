@@ -542,6 +542,7 @@ async def test_the_end_of_a_workflow_is_emitted_once(app: App, site: Site, told:
     assert not [event for event in told.events if event.task == "treadle.flow" and event.name == "started"]
 
 
+@shows("a cancellation of a workflow cancels all its jobs")
 async def test_cancelling_a_workflow_cancels_all_of_it(app: App, site: Site, told: Told) -> None:
     @app.task(name="parent")
     async def parent() -> Flow[int]:

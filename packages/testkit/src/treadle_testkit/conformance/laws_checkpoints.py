@@ -28,14 +28,14 @@ from treadle_testkit.conformance.moving_kit import carry, movable
 from treadle_testkit.conformance.run import Another
 from treadle_testkit.shows import shows
 
-MANY = 1_000
+MANY = 1_100
 
 
 def steps(first: int, last: int) -> Pairs:
     return tuple((f"s{n}", f'"value:{n}"') for n in range(first, last))
 
 
-@shows("a job with a thousand steps gets them in order with each claim")
+@shows("a job with more than a thousand steps gets them in order with each claim")
 async def test_law03_a_thousand_checkpoints_are_returned_in_order(storage: Storage) -> None:
     """They come by renewals and outcomes, and each claim and look-up returns them as they were stored first."""
     await storage.enqueue([job("a")])
