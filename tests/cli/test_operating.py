@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.served import memory_url
-from treadle import App, Retry, flow
+from treadle import App, Retry, current, flow
+from treadle.admin.audit import whoami
 from treadle.cli.root import run
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
@@ -167,3 +168,45 @@ async def test_over_http_the_name_of_the_token_is_recorded(capsys: pytest.Captur
     assert oldest["ended_at"] is not None
     assert await command("bound", "storage", "audit", "list") == 0
     assert "no acts are recorded" in capsys.readouterr().err  # they belong to no queue
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database with a durable job that has ended -> its id."""
+    monkeypatch.chdir(tmp_path)
+
+    async def fill() -> str:
+        app = App(URL)
+
+        @app.task(name="order")
+        async def order(number: int) -> int:
+            return await current().step("charge", lambda: number)
+
+        async with app:
+            job = await order.enqueue(7)
+            await drain(app)
+            return job.id
+
+    return asyncio.run(fill())
+
+
+@shows("operators pause and resume a job, run it again from a step and fork it, and each act is recorded")
+def test_a_job_is_run_again_forked_paused_and_resumed(order: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "jobs", "rerun", order, "--from-step", "charge")
+    assert out == f"{order} runs again\n"
+    assert said(capsys, "jobs", "pause", order)[0] == "paused 1 job\n"
+    assert said(capsys, "jobs", "pause", order)[0] == "paused 0 jobs\n"
+    why, _ = said(capsys, "jobs", "explain", order)
+    assert "It is paused since" in why
+    assert f" by {whoami()}: `treadle jobs resume --url {URL} {order}` queues it again" in why
+    assert said(capsys, "jobs", "resume", order)[0] == "resumed 1 job\n"
+    fork = said(capsys, "jobs", "fork", order, "8")[0].strip()
+    [job] = json.loads(said(capsys, "jobs", "list", "--search", fork, "--json")[0])
+    assert (job["id"], job["args"]) == (fork, [8])
+    _, problem = said(capsys, "jobs", "rerun", order, "--from-step", "chrage", code=2)
+    assert "has no stored step 'chrage'" in problem
+    _, problem = said(capsys, "jobs", "pause", f"{order[:-1]}x", code=1)
+    assert "no job" in problem
+    entries = json.loads(said(capsys, "audit", "--json")[0])
+    acts = {(entry["act"], entry["error"] is None) for entry in entries}
+    assert {("job.rerun", True), ("jobs.pause", True), ("jobs.resume", True), ("job.fork", True)} <= acts

@@ -8,32 +8,35 @@ from __future__ import annotations
 
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
-    "treadle/admin": (6_420, 13),  # +21: requests by key, imports by digest; +25: explain restarts, near limits
-    "treadle/app": (1_122, 1),  # methods of objects; threads under gevent; mistyped options name app.enqueue
+    "treadle/admin": (6_589, 13),  # pause, rerun and fork of a job (+169)
+    "treadle/app": (1_126, 1),  # the same in app.sync (+4)
     "treadle/blobs": (772, 0),
-    "treadle/cli": (5_669, 0),  # +4: closed streams; +100: `storage export` and `import`; --factory, any encoding
+    "treadle/cli": (5_724, 0),  # jobs rerun, fork, pause, resume (+55)
     "treadle/concurrency": (502, 0),  # +46: real threads under gevent and eventlet
     "treadle/contrib": (8_348, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_832, 4),  # URLs of files; results of Any | None; +2: restarts; instants of a job
-    "treadle/durable": (1_177, 0),  # +35: restart, warnings, codecs once a run
-    "treadle/execution": (1_051, 0),  # the typed calls of a step; +11: restart; +11: durable calls in a file of their own
+    "treadle/core": (2_834, 4),  # a paused job (+2)
+    "treadle/durable": (1_276, 0),  # a rewound history (+99)
+    "treadle/execution": (
+        1_052,
+        0,
+    ),  # the typed calls of a step; +11: restart; +11: durable_context.py
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
-    "treadle/policy": (1_353, 6),  # an instant and its span, at most 100 years away; +42: rounds of a restarted job
+    "treadle/policy": (1_455, 6),  # a paused job (+102)
     "treadle/ports": (1_444, 1),  # +115: the head of a journal, which finds cut and deleted files; reserved stores
     "treadle/producer": (466, 0),  # +1: empty lists by annotation; list[int]() takes 0.5 us more than []
     "treadle/resources": (965, 0),
     "treadle/scheduling": (535, 0),  # +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_245, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
-    "treadle/server": (8_106, 9),  # +12: a key with another body; +10: `at_most` and the key of an operation
-    "treadle/storage": (25_399, 9),  # +31: ranges of imported lines; +109: checkpoints apart from the rows
-    "treadle/tasks": (1_349, 2),  # +5: arguments of a restart
+    "treadle/server": (8_166, 9),  # pause, resume, rerun, fork (+60)
+    "treadle/storage": (25_408, 9),  # a round at a reopening (+9)
+    "treadle/tasks": (1_353, 2),  # Retry.then (+4)
     "treadle/testing": (3_782, 3),  # +35: calls that change their mind; +3: restarts in a replay
-    "treadle/worker": (6_649, 4),  # +2: a storage that can only be read; +10: progress of suspects, restarts
+    "treadle/worker": (6_652, 4),  # the event paused (+3)
     "treadle/workflow": (1_053, 1),  # +12: types of chains that mix tasks and .late; +1: signals of a round
     "treadle_testkit": (451, 0),
-    "treadle_testkit/conformance": (8_695, 2),  # +9: ids of Treadle in another queue; +97: laws of checkpoints
+    "treadle_testkit/conformance": (8_715, 2),  # laws of rounds, pauses (+20)
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua

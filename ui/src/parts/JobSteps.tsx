@@ -10,7 +10,7 @@ import { plural } from "../lib/format";
 import { href } from "../lib/route";
 import { canOperate } from "../lib/session";
 import { isFinal } from "../lib/status";
-import { askSignal } from "./open";
+import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
 function plain(name: string): string {
@@ -39,6 +39,11 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
               <span class="quiet">
                 until <Time at={step.until} exact />
               </span>
+            )}
+            {canOperate.value && step.kind !== "once" && job.state !== "running" && (
+              <Button slim kind="plain" onClick={() => askRerun(job, step.name)}>
+                Again from here…
+              </Button>
             )}
             {step.done && step.kind !== "sleep" && <Json value={step.value} />}
           </li>

@@ -30,7 +30,7 @@ AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL: Final = f"{OWN_ID}signal:"
 # checkpoints that all processes read, with or without keys
 PLAIN: Final = frozenset(
-    {ACT, ROUND, "treadle:plan", "treadle:of", "treadle:unread", "treadle:misfit", "treadle:lost", "treadle:death"}
+    {ACT, ROUND, *(f"treadle:{name}" for name in ["plan", "of", "unread", "misfit", "lost", "death", "pause", "fork"])}
 )
 ALL: Final = ("payload", "result", "value", "checkpoints")
 

@@ -1,0 +1,150 @@
+"""Goes back in the history of a job: the entries that stay when it runs again from one of its steps. Pure.
+
+Entries that were stored later than the step may depend on it, also those of a branch that ran at the same time. So the
+order of storing decides, and the order of the steps only adds to the dropped entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import UNREADABLE, BadOption
+from treadle.core.model import OURS, ROUND, Outcome, Pairs, Record, State
+from treadle.core.similar_names import near
+from treadle.durable.checkpoints import Checkpoint, read_entry
+from treadle.policy import guilt
+from treadle.policy.rounds import Round, round_of
+
+FORK: Final = "treadle:fork"  # the checkpoint of a fork
+KINDS: Final = ("", "sleep:", "wait:")
+SHOWN: Final = 10  # names of steps in an error
+Entries = dict[str, Checkpoint]
+
+
+class ForkedFrom(Struct, frozen=True):
+    """The content of `FORK`. `step`: None: the start."""
+
+    job: str
+    step: str | None
+
+
+def rewound(record: Record, step: str | None) -> Outcome:
+    """Run again in a new round from this step on; None: from the start. Attempts count from 0.
+
+    Raises BadOption for a step that is not stored, BadStep for a history that cannot be read.
+    """
+    entries, before = entries_of(record), round_of(record.checkpoints)
+    kept = entries_before(record, entries, step)
+    then = Round(before.number + 1, _used_up(entries, kept, before.turns))
+    pairs = tuple((name, text) for name, text in record.checkpoints if name in kept)
+    return Outcome(
+        id=record.id,
+        version=record.version,
+        state=State.READY,
+        checkpoints=(round_note(then), *guilt.cleared_note(record), *pairs),
+    )
+
+
+def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
+    """The checkpoints of a new job that continues from this step of another one. Raises as `rewound`."""
+    entries = entries_of(record)
+    kept = entries_before(record, entries, step)
+    turns = {name: turn for name, turn, is_kept, _ in _waits(entries, kept) if is_kept}
+    pairs = []
+    for name, text in record.checkpoints:
+        if name in kept:
+            changed = text if same_arguments else msgspec.json.encode(replace(entries[name], args=UNSET)).decode()
+            pairs.append((name, changed))
+    fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
+    return (round_note(Round(0, turns)), fork, *pairs)
+
+
+def forked_from(record: Record) -> ForkedFrom | None:
+    """The job and the step from which this job was forked; None: it was not."""
+    text = dict(record.checkpoints).get(FORK)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=ForkedFrom)
+    except UNREADABLE:  # another program has stored it
+        return None
+
+
+def round_note(then: Round) -> tuple[str, str]:
+    """The checkpoint that begins this round."""
+    return ROUND, msgspec.json.encode(then).decode()
+
+
+def entries_of(record: Record) -> Entries:
+    """The entries of a job by their keys, in the order in which they were stored. Raises BadOption."""
+    entries: Entries = {}
+    for name, text in record.checkpoints:
+        if not name.startswith(OURS):
+            try:
+                entries[name] = read_entry(text)
+            except UNREADABLE as error:
+                problem = f"the checkpoint {name!r} of job {record.id} cannot be read: {error}"
+                raise BadOption("from_step", problem) from None
+    return entries
+
+
+def entries_before(record: Record, entries: Entries, step: str | None) -> set[str]:
+    """The keys of the entries that stay."""
+    if step is None:
+        return set()
+    key, names = _key(record, entries, step), list(entries)
+    dropped = set(names[names.index(key) :]) | set(_around(entries, key))
+    while later := {name for name in entries if name not in dropped and _before(entries[name]) in dropped}:
+        dropped |= later
+    return entries.keys() - dropped
+
+
+def _key(record: Record, entries: Entries, step: str) -> str:
+    found = [kind + step for kind in KINDS if kind + step in entries]
+    if len(found) == 1 or step in entries:
+        return found[0]
+    names = [*entries][-SHOWN:]
+    has = f"its last steps are {', '.join(map(repr, names))}" if names else "it has none"
+    raise BadOption("from_step", f"job {record.id} has no stored step {step!r}{near(step, entries)}; {has}")
+
+
+def _before(entry: Checkpoint) -> str:
+    """The key of the step that an entry follows, or inside of which it is the first one."""
+    return entry.after.rstrip("&>")
+
+
+def _around(entries: Entries, key: str) -> Iterable[str]:
+    """The steps inside of which this one was taken: they are stored, too, while they wait for their next try."""
+    seen = set[str]()
+    while key not in seen and key in entries:
+        seen.add(key)
+        after = entries[key].after
+        key = after.rstrip("&>")
+        if ">" in after[len(key) :]:
+            yield key
+
+
+def _waits(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool, bool]]:
+    """The waits that have used a row of their signal: its name and number, whether the entry stays, and whether the
+    wait timed out; in the order of the numbers."""
+    waits = [
+        (key.removeprefix("wait:").partition("#")[0], entry.turn, key in kept, entry.gave_up)
+        for key, entry in entries.items()
+        if isinstance(entry.turn, int)
+    ]
+    return sorted(waits, key=lambda wait: wait[1])
+
+
+def _used_up(entries: Entries, kept: set[str], before: dict[str, int]) -> dict[str, int]:
+    """The rows of signals that are not used again: those on which a wait timed out, up to the first signal that the
+    new round receives again."""
+    turns, again = dict(before), set[str]()
+    for name, turn, is_kept, gave_up in _waits(entries, kept):
+        if is_kept or not gave_up:
+            again.add(name)
+        elif name not in again:
+            turns[name] = turn
+    return turns
