@@ -207,6 +207,6 @@ def test_a_job_is_run_again_forked_paused_and_resumed(order: str, capsys: pytest
     assert "has no stored step 'chrage'" in problem
     _, problem = said(capsys, "jobs", "pause", f"{order[:-1]}x", code=1)
     assert "no job" in problem
-    entries = json.loads(said(capsys, "audit", "--json")[0])
+    entries = json.loads(said(capsys, "storage", "audit", "--json")[0])
     acts = {(entry["act"], entry["error"] is None) for entry in entries}
     assert {("job.rerun", True), ("jobs.pause", True), ("jobs.resume", True), ("job.fork", True)} <= acts

@@ -103,9 +103,9 @@ def entries_before(record: Record, entries: Entries, step: str | None) -> set[st
 
 
 def _key(record: Record, entries: Entries, step: str) -> str:
-    found = [kind + step for kind in KINDS if kind + step in entries]
-    if len(found) == 1 or step in entries:
-        return found[0]
+    keys = [kind + step for kind in KINDS if kind + step in entries]
+    if len(keys) == 1 or step in entries:
+        return keys[0]
     names = [*entries][-SHOWN:]
     has = f"its last steps are {', '.join(map(repr, names))}" if names else "it has none"
     raise BadOption("from_step", f"job {record.id} has no stored step {step!r}{near(step, entries)}; {has}")

@@ -100,12 +100,12 @@ def resumed(record: Record, now: float) -> Outcome | None:
     if not is_paused(record):
         return None
     pause = last_pause(record)
-    left = 0.0 if pause.due is None else max(0.0, pause.due - now)
+    rest = 0.0 if pause.due is None else max(0.0, pause.due - now)
     out = Outcome(
         id=record.id,
         version=record.version,
         state=State.READY,
-        delay=left,
+        delay=rest,
         attempt=0 if pause.used_up else record.attempt,
         result=record.result,
         error=record.error,
@@ -117,7 +117,7 @@ def resumed(record: Record, now: float) -> Outcome | None:
     return replace(
         out,
         state=State.WAITING,
-        delay=0.0 if pause.due is None else max(left, SOON),
+        delay=0.0 if pause.due is None else max(rest, SOON),
         after=record.after,
         required=job.required,
         failures_allowed=job.failures_allowed,
