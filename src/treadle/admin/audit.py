@@ -234,7 +234,7 @@ class Audit:
         """One page of entries, the newest first. Raises BadOption."""
         if not 1 <= limit <= 1_000:
             raise BadOption("limit", f"expected 1 to 1,000, found {limit!r}")
-        page = await (await self._storage()).find(Query(task=TASK, cursor=cursor, limit=limit))
+        page = await (await self._storage()).find(Query(task=TASK, cursor=cursor, limit=limit, whole=True))
         await self._moved.looked("app.audit.list")
         return AuditPage([entry_of(row) for row in page.records], page.cursor)
 

@@ -19,6 +19,7 @@ from treadle.workflow import encoding_of
 
 FORMAT: Final = 1  # a higher number follows when a reader of this format would misread a line
 PAGE: Final = 200
+WHOLE: Final = 20  # rows with all their steps that are in memory at a time
 
 
 class Upstream(Struct, frozen=True, omit_defaults=True):
@@ -123,7 +124,8 @@ async def histories(
     cursor: str | None = None
     while most is None or most > 0:
         page = await core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)
-        for row in await whole(core.storage, page.records, "payload", "checkpoints"):
+        ids = [row.job.id for row in page.records if not row.function_done]
+        async for row in _each(core.storage, ids):
             if row is None or row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
                 continue
             yield await _history(row, core.storage, core.now(), hide)
@@ -133,6 +135,12 @@ async def histories(
         cursor = page.cursor
         if cursor is None:
             return
+
+
+async def _each(storage: Storage, ids: Sequence[str]) -> AsyncIterator[Record | None]:
+    for start in range(0, len(ids), WHOLE):
+        for row in await whole(storage, await storage.get(ids[start : start + WHOLE]), "payload", "checkpoints"):
+            yield row
 
 
 async def _history(row: Record, storage: Storage, exported_at: float, hide: Callable[[Record], Record]) -> History:

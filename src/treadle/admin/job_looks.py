@@ -142,7 +142,8 @@ class JobLooks:
         worker: str | None = None,
         **filters: Filter,
     ) -> Page:
-        """One page of rows; pass `page.cursor` to get the next page. Raises BadOption for an unknown filter.
+        """One page of rows, without the steps of durable functions (`get` returns them); pass `page.cursor` to get the
+        next page. Raises BadOption for an unknown filter.
 
         worker  only the jobs that the worker with this name runs now; bounded as `search` is
 

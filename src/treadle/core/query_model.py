@@ -28,6 +28,8 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
               index excludes. At least 1.
     count     also count all jobs that match (`Page.total`), from the first one on, whatever the cursor. With `scan`
               those among the first `scan` rows: a total that equals `scan` may be too low.
+    whole     with all checkpoints of each row. Otherwise a page has only those whose names begin with `OURS`: the steps
+              of a durable function may have 16 MiB
     """
 
     ids: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class Query(Struct, frozen=True, gc=False, kw_only=True):
     limit: int = 50
     scan: int | None = None
     count: bool = False
+    whole: bool = False
 
 
 class Page(Struct, frozen=True, gc=False):

@@ -167,7 +167,12 @@ class Schedules:
         cursor: str | None = None
         while True:
             query = Query(
-                queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, order="oldest", limit=500, cursor=cursor
+                queue=defaults.SYSTEM_QUEUE,
+                state=ticker.UNFINISHED,
+                order="oldest",
+                limit=500,
+                cursor=cursor,
+                whole=True,
             )
             page = await (await self._storage()).find(query)
             for row in page.records:
@@ -179,7 +184,8 @@ class Schedules:
 
     async def _find(self, name: str) -> Record:
         """Its row. Raises UnknownSchedule, with the most similar stored name."""
-        query = Query(queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, label=ticker.label(name), limit=10)
+        label = ticker.label(name)
+        query = Query(queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, label=label, limit=10, whole=True)
         for row in (await (await self._storage()).find(query)).records:
             if row.job.task.partition(":")[0] == ticker.TASK:
                 return row

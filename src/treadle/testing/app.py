@@ -280,7 +280,7 @@ class Testing:
     async def _recurs(self, wait: float) -> bool:
         """Whether nothing is left that a move of the clock can end: only schedules, and waits for signals without a
         timeout, which both begin again for ever."""
-        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=GROUP)
+        own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=GROUP, whole=True)
         if wait <= ENDLESS and not any([_is_schedule(row) async for row in each_row(self.storage, own)]):
             return False
         async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=GROUP)):

@@ -177,7 +177,7 @@ class GivenStorage:
 
     async def _rows(self, query: Query) -> list[Record]:
         async with self._opened() as storage:
-            return await rows_of(storage, query)
+            return await rows_of(storage, replace(query, whole=True))
 
     # --- the end
 

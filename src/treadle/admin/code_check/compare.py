@@ -31,7 +31,7 @@ from treadle.tasks.reducers import Reducer
 from treadle.workflow.plan import FLOW
 from treadle.workflow.signals import SIGNAL
 
-PAGE: Final = 1_000  # rows of one read
+PAGE: Final = 200  # rows of one read, with all their steps
 
 Progress = Callable[[int, int], object]
 """Called after each page with the rows that were looked at, and how many there are."""
@@ -145,7 +145,8 @@ class _Check:
         cursor: str | None = None
         while most is None or most > 0:
             limit = PAGE if most is None else min(PAGE, most)
-            page = await self._storage.find(Query(state=UNFINISHED, order=order, limit=limit, cursor=cursor))
+            query = Query(state=UNFINISHED, order=order, limit=limit, cursor=cursor, whole=True)
+            page = await self._storage.find(query)
             yield page.records
             cursor = page.cursor
             if cursor is None:

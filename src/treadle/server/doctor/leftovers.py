@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from treadle.core import defaults
 from treadle.core.errors import JobNotDone, Stale, TreadleError, UnknownJob, Unsupported
 from treadle.core.model import Record
@@ -118,9 +120,8 @@ async def _own_rows(core: AppCore) -> AsyncIterator[Record]:
     for queue, task in wanted:
         cursor: str | None = None
         while True:
-            page = await core.storage.find(
-                Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
-            )
+            query = Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
+            page = await core.storage.find(replace(query, whole=queue == defaults.SYSTEM_QUEUE))
             for row in page.records:
                 yield row
             cursor = page.cursor

@@ -239,7 +239,8 @@ class MemoryStorage:
 
     async def find(self, query: Query) -> Page:
         page = queries.find(list(self._jobs.values()), query)
-        return replace(page, records=tuple(self._tables.whole(page.records)))
+        complete = self._tables.whole if query.whole else self._tables.listed
+        return replace(page, records=tuple(complete(page.records)))
 
     async def stats(self) -> Stats:
         now = self._now()

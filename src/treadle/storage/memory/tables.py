@@ -92,6 +92,13 @@ class Tables:
             replace(row, checkpoints=tuple(known[row.job.id].items())) if row.job.id in known else row for row in rows
         ]
 
+    def listed(self, rows: Sequence[Record]) -> list[Record]:
+        """The rows with those checkpoints whose names begin with `OURS`."""
+        return [
+            replace(row, checkpoints=tuple([pair for pair in row.checkpoints if pair[0].startswith(OURS)]))
+            for row in self.whole(rows)
+        ]
+
     def remember(self, id: str, checkpoints: Sequence[tuple[str, str]]) -> None:
         self.checkpoints.setdefault(id, {}).update(checkpoints)
 

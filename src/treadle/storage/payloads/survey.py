@@ -176,7 +176,7 @@ async def _rows(storage: Storage) -> AsyncIterator[Sequence[Record]]:
     """All rows, the oldest first."""
     cursor: str | None = None
     while True:
-        page = await storage.find(Query(order="oldest", limit=STEP, cursor=cursor))
+        page = await storage.find(Query(order="oldest", limit=STEP, cursor=cursor, whole=True))
         yield page.records
         cursor = page.cursor
         if cursor is None:

@@ -21,7 +21,7 @@ from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import Row, Value
 from treadle.storage.postgres.migrate import newest, readable_state
 from treadle.storage.postgres.pool import Pool, is_missing
-from treadle.storage.postgres.rows import ENDED_ROW, ROW, ROW_COLUMNS, STEPS, unescaped
+from treadle.storage.postgres.rows import ENDED_ROW, OWN_STEPS, ROW, ROW_COLUMNS, STEPS, unescaped
 from treadle.storage.postgres.topics import Caller
 from treadle.storage.postgres.transfer import STARTS
 
@@ -93,7 +93,9 @@ class LookRunner(Caller):
                 text, values = _BY_IDS, [*values, *values]
             if text == metrics.READ:
                 text, values = _METRICS, [values[1], values[0]]
-            text = text.replace(ROW, _MORE).replace(ENDED_ROW, _MORE)
+            for steps in (STEPS, OWN_STEPS):
+                more = _MORE.replace(STEPS, steps)
+                text = text.replace(ROW.replace(STEPS, steps), more).replace(ENDED_ROW.replace(STEPS, steps), more)
         try:
             return await self._pool.run(text, values, often)
         except StorageError as error:

@@ -17,7 +17,7 @@ from treadle.core.model import FINAL, State
 from treadle.core.query_model import Page, Query
 from treadle.storage import queries
 from treadle.storage.postgres.pool import Runner
-from treadle.storage.postgres.rows import ENDED_ROW, NUMBER, ROW, escaped, record, text
+from treadle.storage.postgres.rows import ENDED_ROW, NUMBER, OWN_STEPS, ROW, STEPS, escaped, record, text
 from treadle.storage.postgres.statements import renamed
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
@@ -95,11 +95,16 @@ async def find(run: Runner, query: Query) -> Page:
         )
         values += [*part.where.values, limit + 1]
     statement = f"SELECT * FROM ({' UNION ALL '.join(selected)}) page ORDER BY {_sorts(query.order)} LIMIT %s"
-    fetched = await run.run(statement, [*values, limit + 1], often=False)
+    fetched = await run.run(_listed(statement, query), [*values, limit + 1], often=False)
     rows = [record(row[: -len(ORDERS[query.order])]) for row in fetched[:limit]]
     total = await _total(run, parts) if query.count else None
     more = rows and len(fetched) > limit
     return Page(tuple(rows), queries.cursor_of(rows[-1], query.order) if more else None, total)
+
+
+def _listed(statement: str, query: Query) -> str:
+    """The statement, which reads as many checkpoints as the query asks for."""
+    return statement if query.whole else statement.replace(STEPS, OWN_STEPS)
 
 
 async def _total(run: Runner, parts: Sequence[_Part]) -> int:
@@ -270,7 +275,7 @@ SELECT page.n, page.behind, page.fits, t.* FROM (
     SELECT {ROW} FROM {{schema}}.job j WHERE page.place = 'job' AND j.ctid = page.spot
     UNION ALL SELECT {ENDED_ROW} FROM {{schema}}.ended j WHERE page.place = 'ended' AND j.ctid = page.spot
 ) t ORDER BY page.n"""
-    fetched = await run.run(SCAN_PAGE, _given(statement, values), often=False)
+    fetched = await run.run(SCAN_PAGE, _given(_listed(statement, query), values), often=False)
     rows = [record(row[3:]) for row in fetched]
     page = tuple(row for row, (_, _, fits, *_) in zip(rows, fetched, strict=True) if fits)
     scanned, behind = fetched[-1][:2] if fetched else (0, False)

@@ -31,6 +31,7 @@ STEPS: Final = (
     "CASE WHEN j.checkpoints THEN (SELECT json_agg(json_build_array(m.name, m.value) ORDER BY m.num) "
     "FROM {schema}.checkpoints m WHERE m.id = j.id) END"
 )
+OWN_STEPS: Final = STEPS.replace("m.id = j.id", "m.id = j.id AND starts_with(m.name, 'treadle:')")  # see `Query.whole`
 ROW: Final = (  # of `job j`; the schema is filled in later
     f"{ROW_COLUMNS}, CASE WHEN NOT {{schema}}.has_no_details(j) THEN {{schema}}.details_of(j, {STEPS}) END"
 )

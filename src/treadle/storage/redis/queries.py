@@ -22,7 +22,7 @@ from treadle.storage.redis.reading import Reader, by_ids, running, walk
 
 Key: TypeAlias = tuple[Any, ...]
 ALL: Final = 400  # so few rows are all read, even if a page along a larger set might read fewer
-RowsOf: TypeAlias = Callable[[list[str]], Awaitable[dict[str, Record]]]
+RowsOf: TypeAlias = Callable[[list[str], bool], Awaitable[dict[str, Record]]]
 
 
 async def find(dbs: Sequence[Reader], query: Query, rows_of: RowsOf) -> Page:
@@ -31,14 +31,14 @@ async def find(dbs: Sequence[Reader], query: Query, rows_of: RowsOf) -> Page:
         queries.read_cursor(query.cursor, query.order)
     mark = None
     if query.ahead_of is not None:
-        own = (await rows_of([query.ahead_of])).get(query.ahead_of)
+        own = (await rows_of([query.ahead_of], False)).get(query.ahead_of)
         if own is None or own.queue_position is None or query.queue not in (None, own.job.queue):
             return queries.find([], replace(query, ahead_of=None))
         mark = queries.sort_key(own, "queue")
         query = replace(query, ahead_of=None, queue=own.job.queue)
     looking = Looking(dbs, query, plans.kinds_of(query) if mark is None else plans.kinds_of(query) & {"queued"}, mark)
     if query.ids:
-        rows = list((await rows_of(list(dict.fromkeys(query.ids)))).values())
+        rows = list((await rows_of(list(dict.fromkeys(query.ids)), query.whole)).values())
         return looking.page_of(rows)
     return await looking.page()
 
@@ -149,13 +149,13 @@ class Looking(Struct):
         rows = {row.job.id: row for row in await self._members(names)} if names else {}
         for db, size in zip(self.dbs, known_sizes, strict=True) if "running" in kinds else ():
             jobs = plans.jobs_in([size], frozenset({"running"}), query.queue)
-            rows |= {row.job.id: row async for row in running(db, query.queue, jobs)}
+            rows |= {row.job.id: row async for row in running(db, query.queue, jobs, query.whole)}
         return list(rows.values())
 
     async def _members(self, names: Sequence[str]) -> list[Record]:
         rows: dict[str, Record] = {}
         for db in self.dbs:
-            rows |= await by_ids(db, await db.call("members", *names))
+            rows |= await by_ids(db, await db.call("members", *names), self.query.whole)
         return list(rows.values())
 
     # --- many rows
@@ -211,7 +211,7 @@ class Looking(Struct):
         if query.scan is not None:
             most = query.scan + 1 if most is None else min(most, query.scan + 1)
         if query.order == "queue":
-            async for row in _lines(db, query.queue, cursor, most):
+            async for row in _lines(db, query, cursor, most):
                 yield row
             return
         spot = None if cursor is None else (cursor[0], cursor[1])
@@ -221,7 +221,7 @@ class Looking(Struct):
             spot = min(spot or (query.before, ""), (query.before, ""))
         elif query.order == "oldest" and query.since is not None:
             spot = max(spot or (query.since, ""), (query.since, ""))
-        async for row, score in walk(db, lists, query.order == "newest", spot, most):
+        async for row, score in walk(db, lists, query.order == "newest", spot, most, query.whole):
             moment = queries.moment_of(row, query.order)
             if moment is not None and score in (moment, -moment):  # otherwise an obsolete entry
                 yield row
@@ -248,8 +248,12 @@ async def _merged(streams: Sequence[AsyncIterator[Record]], order: str) -> Async
         heads[first] = await anext(streams[first], None)
 
 
-async def _lines(db: Reader, queue: str | None, cursor: Key | None, most: int | None) -> AsyncIterator[Record]:
-    queues = [queue] if queue is not None else sorted(entry.decode() for entry in await db.read("SMEMBERS", "lines"))
+async def _lines(db: Reader, query: Query, cursor: Key | None, most: int | None) -> AsyncIterator[Record]:
+    queues = (
+        [query.queue]
+        if query.queue is not None
+        else sorted(entry.decode() for entry in await db.read("SMEMBERS", "lines"))
+    )
     for name in queues:
         if cursor is not None and name < cursor[0]:
             continue
@@ -260,5 +264,5 @@ async def _lines(db: Reader, queue: str | None, cursor: Key | None, most: int | 
                     continue
                 if -step == cursor[1]:
                     spot = (cursor[2], cursor[3])
-            async for row, _ in walk(db, (f"line:{step}:{name}",), False, spot, most):
+            async for row, _ in walk(db, (f"line:{step}:{name}",), False, spot, most, query.whole):
                 yield row

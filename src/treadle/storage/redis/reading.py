@@ -27,17 +27,22 @@ class Reader(Protocol):
         ...
 
 
-async def by_ids(db: Reader, ids: Sequence[str | bytes]) -> dict[str, Record]:
+def _flag(value: bool) -> str:
+    return "1" if value else ""
+
+
+async def by_ids(db: Reader, ids: Sequence[str | bytes], whole: bool = True) -> dict[str, Record]:
+    """`whole`: see `Query`."""
     rows: dict[str, Record] = {}
     for start in range(0, len(ids), STEP):
-        answer = await db.call("read_rows", *ids[start : start + STEP])
+        answer = await db.call("read_rows", _flag(whole), *ids[start : start + STEP])
         present = (record(answer[k], answer[k + 1]) for k in range(0, len(answer), 2) if answer[k])
         rows.update((row.job.id, row) for row in present)
     return rows
 
 
 async def walk(
-    db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, most: int | None = None
+    db: Reader, lists: Sequence[str], backwards: bool, spot: tuple[float, str] | None, most: int | None, whole: bool
 ) -> AsyncIterator[tuple[Record, float]]:
     """Yield the rows of these sorted sets as if they were one set, with their scores, after a spot. The set `ended`
     includes the jobs in packs.
@@ -49,9 +54,9 @@ async def walk(
         size = min(STEP, still_wanted) if still_wanted > 0 else STEP
         score, id = ("", "") if spot is None else (repr(spot[0]), spot[1])
         if lists == ("ended",):
-            answer = await db.call("read_ended", size, score, id)
+            answer = await db.call("read_ended", size, score, id, _flag(whole))
         else:
-            answer = await db.call("read_page", "1" if backwards else "", size, score, id, *lists)
+            answer = await db.call("read_page", _flag(backwards), size, score, id, _flag(whole), *lists)
         for n in range(0, len(answer), 4):
             if answer[n + 2]:
                 still_wanted -= most is not None
@@ -61,11 +66,11 @@ async def walk(
         spot = float(answer[-3]), answer[-4].decode()
 
 
-async def running(db: Reader, queue: str | None, jobs: int) -> AsyncIterator[Record]:
+async def running(db: Reader, queue: str | None, jobs: int, whole: bool) -> AsyncIterator[Record]:
     """The running rows in the order in which their leases end, until there were as many as `jobs`."""
     due_at, id, count = b"", b"", 0
     while count < jobs:
-        due_at, id, *answer = await db.call("running", DUE_STEP, due_at, id, queue or "")
+        due_at, id, *answer = await db.call("running", DUE_STEP, due_at, id, queue or "", _flag(whole))
         for row in pairs(answer):
             count += 1
             yield row

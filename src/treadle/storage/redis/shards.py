@@ -241,23 +241,25 @@ class ShardedRedis:
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        rows = await self._rows(list(dict.fromkeys(ids)))
+        rows = await self._rows(list(dict.fromkeys(ids)), True)
         return [rows.get(id) for id in ids]
 
-    async def _rows(self, ids: list[str]) -> dict[str, Record]:
+    async def _rows(self, ids: list[str], whole: bool) -> dict[str, Record]:
         """Read rows from the shards where they are expected, then from all. The first shard is read last, because
         workflows move there."""
         rows: dict[str, Record] = {}
         parts: dict[int, list[str]] = {}
         for id in ids:
             parts.setdefault(self._seen.get(id, self._layout.of(id)), []).append(id)
-        for rows_of_shard in await together(reading.by_ids(self._shards[shard], own) for shard, own in parts.items()):
+        for rows_of_shard in await together(
+            reading.by_ids(self._shards[shard], own, whole) for shard, own in parts.items()
+        ):
             rows.update(rows_of_shard)
         if missing := [id for id in ids if id not in rows]:
-            for rows_of_shard in await together(reading.by_ids(shard, missing) for shard in self._shards[1:]):
+            for rows_of_shard in await together(reading.by_ids(shard, missing, whole) for shard in self._shards[1:]):
                 rows.update(rows_of_shard)
             await self._arrive()
-            rows.update(await reading.by_ids(self._first, [id for id in missing if id not in rows]))
+            rows.update(await reading.by_ids(self._first, [id for id in missing if id not in rows], whole))
         return rows
 
     async def _arrive(self) -> None:

@@ -275,11 +275,11 @@ class RedisStorage:
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        rows = await self._rows(list(dict.fromkeys(ids)))
+        rows = await self._rows(list(dict.fromkeys(ids)), True)
         return [rows.get(id) for id in ids]
 
-    async def _rows(self, ids: list[str]) -> dict[str, Record]:
-        return await reading.by_ids(self, ids)
+    async def _rows(self, ids: list[str], whole: bool) -> dict[str, Record]:
+        return await reading.by_ids(self, ids, whole)
 
     async def find(self, query: Query) -> Page:
         return await queries.find([self], query, self._rows)

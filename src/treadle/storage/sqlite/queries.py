@@ -34,14 +34,14 @@ def by_ids(db: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:
     return [known.get(id) for id in ids]
 
 
-def by_seqs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Record]:
+def by_seqs(db: sqlite3.Connection, seqs: Sequence[int], whole: bool = True) -> list[Record]:
     rows = BY_SEQS.rows(db, (text(seqs),))
     order = {seq: number for number, seq in enumerate(seqs)}
-    return _records(db, sorted(rows, key=lambda row: order[row[0]]))
+    return _records(db, sorted(rows, key=lambda row: order[row[0]]), whole)
 
 
-def _records(db: sqlite3.Connection, rows: Sequence[Any]) -> list[Record]:
-    known = checkpoints_of(db, [row[0] for row in rows if row[1] & CHECKPOINTS])
+def _records(db: sqlite3.Connection, rows: Sequence[Any], whole: bool = True) -> list[Record]:
+    known = checkpoints_of(db, [row[0] for row in rows if row[1] & CHECKPOINTS], whole)
     return [record(row, tuple(known.get(row[0], ()))) for row in rows]
 
 

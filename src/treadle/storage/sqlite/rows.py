@@ -58,6 +58,7 @@ FULL: Final = ", ".join(
 CHECKPOINTS_OF: Final = (
     "SELECT job, name, value FROM checkpoints WHERE job IN (SELECT value FROM json_each(?)) ORDER BY num"
 )
+OWN_CHECKPOINTS: Final = CHECKPOINTS_OF.replace(" ORDER", " AND name >= 'treadle:' AND name < 'treadle;' ORDER")
 
 
 def text(value: Any) -> str:
@@ -178,10 +179,13 @@ _CHANGED = attrgetter(
 )
 
 
-def checkpoints_of(db: sqlite3.Connection, seqs: Collection[int]) -> dict[int, list[tuple[str, str]]]:
-    """The checkpoints of these rows, in the order in which each name was stored first."""
+def checkpoints_of(
+    db: sqlite3.Connection, seqs: Collection[int], whole: bool = True
+) -> dict[int, list[tuple[str, str]]]:
+    """The checkpoints of these rows, in the order in which each name was stored first. `whole`: see `Query`."""
     known: dict[int, list[tuple[str, str]]] = {}
-    for seq, name, value in db.execute(CHECKPOINTS_OF, (text(list(seqs)),)) if seqs else ():
+    statement = CHECKPOINTS_OF if whole else OWN_CHECKPOINTS
+    for seq, name, value in db.execute(statement, (text(list(seqs)),)) if seqs else ():
         known.setdefault(seq, []).append((name, value))
     return known
 

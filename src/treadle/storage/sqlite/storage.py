@@ -182,7 +182,7 @@ class SqliteStorage:
         for start in range(0, len(page.seqs), INLINE):
             if start:
                 await asyncio.sleep(0)
-            rows += queries.by_seqs(self._file.look, page.seqs[start : start + INLINE])
+            rows += queries.by_seqs(self._file.look, page.seqs[start : start + INLINE], query.whole)
         return Page(tuple(rows), page.cursor, page.total, page.scanned, page.scanned_to if query.scan else None)
 
     async def stats(self) -> Stats:

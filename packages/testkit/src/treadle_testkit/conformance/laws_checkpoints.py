@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from treadle.core.model import ACT, OURS, ROUND, Pairs
+=======
+import pytest
+
+from treadle.core.model import OURS, ROUND, Pairs
+from treadle.core.query_model import Order, Query
+>>>>>>> main
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (
@@ -10,6 +17,7 @@ from treadle_testkit.conformance.kit import (
     SUCCEEDED,
     back,
     beat,
+    claim,
     claim_ids,
     claim_one,
     done,
@@ -132,3 +140,24 @@ async def test_more_a_move_carries_checkpoints(storage: Storage, another: Anothe
     b = await row(target, "b")
     await beat(target, renewal(b, checkpoints=steps(0, 2)))
     assert (await row(target, "b")).checkpoints == steps(0, 2)
+
+
+@shows("a page of jobs has no steps unless the query wants them: a look at a list does not read 16 MiB a job")
+@pytest.mark.parametrize("order", ["newest", "oldest", "queue", "started", "ended"])
+async def test_more_a_page_has_the_steps_only_if_the_query_wants_them(storage: Storage, order: Order) -> None:
+    await storage.enqueue([job("a"), job("b")])
+    both = (f"{OURS}x", "1"), *steps(0, 3), (f"{OURS}y", "2")
+    for claimed in await claim(storage, 2):
+        if order == "queue":
+            await settle(storage, back(claimed, checkpoints=both))
+        elif order == "ended":
+            await settle(storage, done(claimed, checkpoints=both))
+        else:
+            assert await beat(storage, renewal(claimed, checkpoints=both)) == frozenset()
+    own = both[0], both[-1]
+    assert [shown.checkpoints for shown in (await storage.find(Query(order=order))).records] == [own, own]
+    assert (await storage.find(Query(ids=("a",)))).records[0].checkpoints == own
+    for query in (Query(order=order, whole=True), Query(order=order, whole=True, scan=10)):
+        assert [shown.checkpoints for shown in (await storage.find(query)).records] == [both, both]
+    assert (await storage.find(Query(order=order, scan=10))).records[0].checkpoints == own
+    assert (await row(storage, "a")).checkpoints == both

@@ -1,5 +1,6 @@
--- ARGV: now, how many, and the score and id after which to begin ('' for the start). Like read_page.lua, in the order
--- of endings: returns { id, score, job or '', row or '', ... }; '' for an obsolete entry of a pack. Changes nothing.
+-- ARGV: now, how many, the score and id after which to begin ('' for the start), '1' for all checkpoints. Like
+-- read_page.lua, in the order of endings: returns { id, score, job or '', row or '', ... }; '' for an obsolete entry of
+-- a pack. Changes nothing.
 local most, from_score, from_id = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local merged, last, before, is_there = new_merge(), nil, 0, 0
 if from_score then before, is_there = members_before(ENDED, call('ZCARD', ENDED), from_score, from_id) end
@@ -21,6 +22,6 @@ for k, id in ipairs(ids) do
   local raw = raws[k]
   local is_current = bodies[k] and raw and byte(raw) >= SUCCEEDED and struct.unpack('>d', raw, 99) == -scores[k]
   rows[4 * k - 3], rows[4 * k - 2], rows[4 * k - 1], rows[4 * k] =
-    id, num(scores[k]), is_current and bodies[k] or '', is_current and whole(id, raw) or ''
+    id, num(scores[k]), is_current and bodies[k] or '', is_current and listed(id, raw, ARGV[5] == '1') or ''
 end
 return rows

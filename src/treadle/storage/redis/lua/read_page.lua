@@ -1,8 +1,8 @@
--- ARGV: now, '1' for backwards, how many, the score and id after which to begin ('' for the start), then the names of
--- sorted sets, such as 'made' or 'line:<rank>:<queue>'.
+-- ARGV: now, '1' for backwards, how many, the score and id after which to begin ('' for the start), '1' for all
+-- checkpoints, then the names of sorted sets, such as 'made' or 'line:<rank>:<queue>'.
 -- Returns { id, score, job, row or '', ... }: one step along these sets as if they were one. Changes nothing.
 local backwards, most, from_score = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
-local lists, page = {}, #ARGV > 6 and 20 or most
+local lists, page = {}, #ARGV > 7 and 20 or most
 
 local function read_next(list)                -- read the next page of a set if there is none left
   if list.k > #list.page then
@@ -16,7 +16,7 @@ local function read_next(list)                -- read the next page of a set if 
   return list.id
 end
 
-for k = 6, #ARGV do
+for k = 7, #ARGV do
   local list = { name = ns .. ':' .. ARGV[k], at = 0, page = {}, k = 1 }
   if from_score then
     local size = call('ZCARD', list.name)
@@ -44,6 +44,6 @@ end
 local bodies, raws, rows = fetch(JOB, ids), fetch(ROW, ids), {}
 for k = 1, #ids do
   rows[4 * k - 3], rows[4 * k - 2] = ids[k], scores[k]
-  rows[4 * k - 1], rows[4 * k] = bodies[k] or '', whole(ids[k], raws[k]) or ''
+  rows[4 * k - 1], rows[4 * k] = bodies[k] or '', listed(ids[k], raws[k], ARGV[6] == '1') or ''
 end
 return rows
