@@ -33,7 +33,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/worker": (6_652, 4),  # the event paused (+3)
     "treadle/workflow": (1_053, 1),  # +12: types of chains that mix tasks and .late; +1: signals of a round
     "treadle_testkit": (451, 0),
-    "treadle_testkit/conformance": (8_715, 2),  # laws of rounds, pauses (+20)
+    "treadle_testkit/conformance": (8_737, 2),  # +42: laws of rounds, pauses, pages
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua

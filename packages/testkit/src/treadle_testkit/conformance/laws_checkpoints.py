@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from treadle.core.model import ACT, OURS, ROUND, Pairs
-=======
 import pytest
 
-from treadle.core.model import OURS, ROUND, Pairs
+from treadle.core.model import ACT, OURS, ROUND, Pairs
 from treadle.core.query_model import Order, Query
->>>>>>> main
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (
