@@ -735,7 +735,7 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "once" | "signal" | "sleep" | "step";
+  kind: "once" | "patch" | "signal" | "sleep" | "step";
   value: Json;
   until: number | null;
   done: boolean;

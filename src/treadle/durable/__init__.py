@@ -13,6 +13,7 @@ from treadle.durable.checkpoints import StepRequest as StepRequest
 from treadle.durable.checkpoints import check_name as check_name
 from treadle.durable.checkpoints import read_entry as read_entry
 from treadle.durable.failures import Failure as Failure
+from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.rewind import forked as forked
 from treadle.durable.rewind import forked_from as forked_from
 from treadle.durable.rewind import rewound as rewound

@@ -20,6 +20,7 @@ from treadle.core.errors import BadOption, BadStep, ForeignRow, KeyHeld, StepMis
 from treadle.core.model import OURS, ROUND, Outcome, Record, State
 from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.checkpoints import Checkpoint, StepRequest, valued
+from treadle.durable.patches import Patches
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
@@ -41,6 +42,7 @@ class Durable(StepTaker):
         super().__init__(run, backend, codec)
         self._waited = dict(self._round.turns)  # signals received or no longer waited for -> the last row used
         self._received: set[str] = set()
+        self._patches = Patches(self)
         self._locks = RunLocks(run.record, backend, self._moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
@@ -71,6 +73,11 @@ class Durable(StepTaker):
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
         self._leave(restarted(record, Round(self._round.number + 1, self._waited), payload))
+
+    def patched(self, name: str) -> bool:
+        """Whether this job takes the code of a change."""
+        self._stay(name)
+        return self._patches.has(name)
 
     async def wait_for(self, name: str, request: StepRequest, timeout: float | timedelta | None, kind: Any) -> Any:
         entry = request.entry

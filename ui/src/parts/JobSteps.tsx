@@ -14,7 +14,7 @@ import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|wait):/, "");
+  return name.replace(/^(sleep|wait|patched):/, "");
 }
 
 /** The state of a job whose colour a step has. */
@@ -40,12 +40,12 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
                 until <Time at={step.until} exact />
               </span>
             )}
-            {canOperate.value && step.kind !== "once" && job.state !== "running" && (
+            {canOperate.value && step.kind !== "once" && step.kind !== "patch" && job.state !== "running" && (
               <Button slim kind="plain" onClick={() => askRerun(job, step.name)}>
                 Again from here…
               </Button>
             )}
-            {step.done && step.kind !== "sleep" && <Json value={step.value} />}
+            {step.done && step.kind !== "sleep" && step.kind !== "patch" && <Json value={step.value} />}
           </li>
         ))}
         {signals.map((signal) => (

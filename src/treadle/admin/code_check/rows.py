@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from treadle.admin.code_check.findings import Findings
+from treadle.admin.code_check.findings import Findings, Patch
+from treadle.admin.code_check.patches import PatchChecks
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.model import OURS, Presence, Record, State
 from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
-from treadle.durable import read_entry, signature_of
+from treadle.durable import PATCHED, read_entry, signature_of
 from treadle.policy.retry import read_policy
 from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
@@ -39,6 +40,13 @@ class RowChecks:
     ) -> None:
         self._tasks, self._reducers, self._findings, self._served = tasks, reducers, findings, served
         self._steps: dict[str, StepNames] = {}
+        self.patches = PatchChecks()
+
+    def all_patches(self) -> list[Patch]:
+        """The patches in the sources of all tasks, also of those without a stored job."""
+        for task in self._tasks.values():
+            self._names(task)
+        return self.patches.sorted()
 
     def look(self, row: Record) -> None:
         """Check a row of a user's task or a flow."""
@@ -99,16 +107,22 @@ class RowChecks:
     # --- durable code
 
     def _recorded(self, row: Record, task: TaskCore) -> None:
-        names = self._steps.get(task.name)
-        if names is None:
-            names = self._steps[task.name] = steps_of(task.function)
+        names = self._names(task)
+        self.patches.look(row, names.patches)
         for key, text in row.checkpoints:
-            if key.startswith(OURS):
+            if key.startswith((OURS, PATCHED)):
                 continue
             if not names.has(key):
                 self._step(row, task, key, names)
             else:
                 self._value(row, task, key, text, names)
+
+    def _names(self, task: TaskCore) -> StepNames:
+        names = self._steps.get(task.name)
+        if names is None:
+            names = self._steps[task.name] = steps_of(task.function)
+            self.patches.add(task.name, names.patches)
+        return names
 
     def _step(self, row: Record, task: TaskCore, key: str, names: StepNames) -> None:
         hint = _similar(key, names.names)
@@ -150,7 +164,7 @@ class RowChecks:
         task = None if parent is None else self._tasks.get(parent.job.task)
         if name is None or parent is None or task is None or row.job.id not in parent.after:
             return
-        names = self._steps.setdefault(task.name, steps_of(task.function))
+        names = self._names(task)
         if not names.has(f"wait:{name}"):
             self._findings.add(
                 "signal",

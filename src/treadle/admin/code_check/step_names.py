@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-PREFIX: Final = {"step": "", "sleep": "sleep:", "wait_for": "wait:"}  # method -> how its checkpoints begin
+from treadle.durable import PATCHED
+
+PREFIX: Final = {
+    "step": "",
+    "sleep": "sleep:",
+    "wait_for": "wait:",
+    "patched": PATCHED,
+}  # method -> how its checkpoints begin
 MOST: Final = 200  # functions that are read for one task
 STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
 
@@ -37,6 +44,11 @@ class StepNames(Struct):
         """Whether the source may take the step of this checkpoint."""
         name = STEP_NUMBER.sub("", recorded)
         return self.is_open or name in self.names or any(pattern.fullmatch(name) for pattern in self.patterns)
+
+    @property
+    def patches(self) -> list[str]:
+        """The names of the patches in the source."""
+        return [name.removeprefix(PATCHED) for name in self.names if name.startswith(PATCHED)]
 
 
 def steps_of(function: Callable[..., Any]) -> StepNames:
