@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +213,43 @@ def test_a_job_is_run_again_forked_paused_and_resumed(order: str, capsys: pytest
     entries = json.loads(said(capsys, "storage", "audit", "--json")[0])
     acts = {(entry["act"], entry["error"] is None) for entry in entries}
     assert {("job.rerun", True), ("jobs.pause", True), ("jobs.resume", True), ("job.fork", True)} <= acts
+
+
+PROGRAM = """
+from treadle import App, current
+
+app = App("sqlite:///jobs.db")
+
+
+@app.task(name="order")
+async def order(number: int) -> int:
+    here = current()
+    receipt = await here.step("STEP", lambda: 10 * number)
+    await here.sleep(3600)
+    return receipt
+"""
+
+
+@shows("`treadle jobs replay --pdb` opens a debugger in the function, where a history ends or at its mismatch")
+def test_a_history_is_replayed_in_a_debugger(tmp_path: Path) -> None:
+    def command(*words: str, keys: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        line = [sys.executable, "-m", "treadle", *words]
+        return subprocess.run(
+            line, check=False, cwd=tmp_path, input=keys, capture_output=True, text=True, env=environment
+        )
+
+    (tmp_path / "shop.py").write_text(PROGRAM.replace("STEP", "charge"))
+    (tmp_path / "next_shop.py").write_text(PROGRAM.replace("STEP", "pay"))
+    monkey = "import asyncio, shop; from treadle.testing import drain\nasync def main():\n async with shop.app:\n"
+    monkey += "  await shop.order.enqueue(7)\n  await drain(shop.app)\nasyncio.run(main())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", monkey], cwd=tmp_path, check=True, env=environment)
+    (tmp_path / "h.jsonl").write_text(command("jobs", "export", "--url", URL).stdout)
+    plain = command("jobs", "replay", "shop:app", "h.jsonl")
+    assert (plain.returncode, "2 recorded steps, up to 'sleep:sleep'" in plain.stdout) == (0, True), plain
+    stopped = command("jobs", "replay", "shop:app", "h.jsonl", "--pdb", keys="p receipt + 1\nw\nc\n")
+    assert "71" in stopped.stdout, stopped
+    assert "the history ends at 'sleep:sleep'" in stopped.stderr
+    wrong = command("jobs", "replay", "next_shop:app", "h.jsonl", "--pdb", keys="p number\nc\n")
+    assert (wrong.returncode, "(Pdb) 7" in wrong.stdout, "began with other code" in wrong.stderr) == (1, True, True)

@@ -37,6 +37,7 @@ LAZY: Lazy = {
     "workflows": ("treadle.cli.workflows", "List one page of workflows, with the number of their jobs."),
     "workflow": ("treadle.cli.workflows", "Show the jobs of a workflow: each step, and the steps that it waits for."),
     "export": ("treadle.cli.histories", "Write the histories of jobs with recorded steps, one JSON object a line."),
+    "replay": ("treadle.cli.histories", "Run the code of an app over exported histories, also in a debugger."),
     "rerun": ("treadle.cli.again", "Run a job again from one of its stored steps, or from its start."),
     "fork": ("treadle.cli.again", "Enqueue a new job that continues from a stored step of another one."),
 }

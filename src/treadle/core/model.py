@@ -49,6 +49,9 @@ ACT: Final = "treadle:act"
 # round. `NewJob.payload` keeps the first arguments, with which an enqueue of the same id is compared.
 ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
 
+# Name of the checkpoint with the version of the task that has taken the first step of a durable job.
+BEGUN_WITH: Final = "treadle:version"
+
 # Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
 # Reasons why a job was cancelled.

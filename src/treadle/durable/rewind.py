@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadOption
-from treadle.core.model import OURS, ROUND, Outcome, Pairs, Record, State
+from treadle.core.model import BEGUN_WITH, OURS, ROUND, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.policy import guilt
@@ -61,7 +61,8 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
             changed = text if same_arguments else msgspec.json.encode(replace(entries[name], args=UNSET)).decode()
             pairs.append((name, changed))
     fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
-    return (round_note(Round(0, turns)), fork, *pairs)
+    version = [pair for pair in record.checkpoints if pair[0] == BEGUN_WITH]
+    return (round_note(Round(0, turns)), fork, *version, *pairs)
 
 
 def forked_from(record: Record) -> ForkedFrom | None:

@@ -18,6 +18,7 @@ from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT, Reducer
+from treadle.tasks.versions import fitting, version_begun
 from treadle.workflow.plan import FLOW, plan_of
 from treadle.workflow.signals import signal_name
 
@@ -39,7 +40,7 @@ class RowChecks:
         served: Collection[str],
     ) -> None:
         self._tasks, self._reducers, self._findings, self._served = tasks, reducers, findings, served
-        self._steps: dict[str, StepNames] = {}
+        self._steps: dict[tuple[str, int], StepNames] = {}
         self.patches = PatchChecks()
 
     def all_patches(self) -> list[Patch]:
@@ -62,6 +63,11 @@ class RowChecks:
         if row.function_done:
             self._reducer(row, task)
             return
+        chosen = fitting(task, row)
+        if chosen is None:
+            self._version(row, task)
+            return
+        task = chosen
         later = job.retry is not None and bool(read_policy(job.retry).pass_result)
         if not reads(task.signature, job.payload, later):
             self._misfits(row, task, later)
@@ -77,6 +83,18 @@ class RowChecks:
             f"this code has no such task{hint}: its jobs are never claimed",
             f"keep it, or register its function under this name too (@app.task(name={name!r})), until its jobs have "
             "ended; or cancel them: `treadle jobs cancel --task`",
+            row=row,
+        )
+
+    def _version(self, row: Record, task: TaskCore) -> None:
+        begun = version_begun(row)
+        self._findings.add(
+            "task",
+            task.name,
+            f"its jobs began with version {begun}, which this code does not have: they wait for a worker that has it, "
+            "and then fail",
+            f"keep the old function next to the new one (@app.task(version={begun})) until these jobs have ended",
+            place=f"version {begun}",
             row=row,
         )
 
@@ -118,9 +136,10 @@ class RowChecks:
                 self._value(row, task, key, text, names)
 
     def _names(self, task: TaskCore) -> StepNames:
-        names = self._steps.get(task.name)
+        key = task.name, task.version
+        names = self._steps.get(key)
         if names is None:
-            names = self._steps[task.name] = steps_of(task.function)
+            names = self._steps[key] = steps_of(task.function)
             self.patches.add(task.name, names.patches)
         return names
 
@@ -162,6 +181,8 @@ class RowChecks:
         """Check the row of a signal that the job `parent` waits for."""
         name = signal_name(row)
         task = None if parent is None else self._tasks.get(parent.job.task)
+        if task is not None and parent is not None:
+            task = fitting(task, parent)
         if name is None or parent is None or task is None or row.job.id not in parent.after:
             return
         names = self._names(task)
