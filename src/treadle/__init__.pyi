@@ -2,6 +2,7 @@
 
 from treadle.app import App as App
 from treadle.core.errors import AnswerTooLarge as AnswerTooLarge
+from treadle.core.errors import AskRefused as AskRefused
 from treadle.core.errors import BadArgument as BadArgument
 from treadle.core.errors import BadCodec as BadCodec
 from treadle.core.errors import BadDependency as BadDependency
@@ -21,6 +22,7 @@ from treadle.core.errors import JobNotDone as JobNotDone
 from treadle.core.errors import KeyHeld as KeyHeld
 from treadle.core.errors import LifespanFailed as LifespanFailed
 from treadle.core.errors import Locked as Locked
+from treadle.core.errors import MailboxFull as MailboxFull
 from treadle.core.errors import NotADatabase as NotADatabase
 from treadle.core.errors import OldRows as OldRows
 from treadle.core.errors import ProcessDied as ProcessDied

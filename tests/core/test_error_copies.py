@@ -39,6 +39,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "ResourceFailed": ("shop.pool", "failed"),
     "SchemaTooNew": (9, 3),
     "SchemaTooOld": (1, 3, "jobs.db"),
+    "MailboxFull": ("j1", "add", 1_000),
+    "AskRefused": ("j1", "add", "no"),
     "Signalled": ("j1", "paid"),
     "Stale": ("j1", "running"),
     "StepFailed": ("charge", "Declined", "no money"),

@@ -402,3 +402,57 @@ async def test_a_fork_waits_for_signals_of_its_own(app: App) -> None:
     await ran(app)
     assert await fork.result(0) == [1, 2]
     assert (await app.jobs.get(job)).state is State.WAITING
+
+
+@shows("a job that runs again from a step cancels its open children first, and calls new ones")
+async def test_open_children_are_cancelled_first(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def child(name: str) -> str:
+        here = current()
+        await here.sleep(100)
+        return await ledger.do(name)
+
+    @app.task(retry=Retry(attempts=1))
+    async def parent() -> list[str]:
+        here = current()
+        first = await here.call(child.job("first"))
+        await here.step("middle", ledger.do, "middle")
+        return [first, await here.call(child.job("second"))]
+
+    job = await parent.enqueue()
+    await ran(app)
+    clock.advance(101)
+    await ran(app)
+    [open_] = (await app.jobs.list(task=child, state="ready")).records
+    await app.jobs.rerun(job, from_step="middle")
+    assert (await app.jobs.get(open_.id)).state is State.CANCELLED
+    await ran(app)
+    clock.advance(101)
+    await ran(app)
+    assert await job.result(0) == ["first 1", "second 1"]
+    assert ledger.function_done == Counter(first=1, middle=2, second=1)
+
+
+async def test_messages_of_deleted_waits_are_received_again(app: App, ledger: Ledger) -> None:
+    @app.task(retry=Retry(attempts=1))
+    async def read() -> list[int]:
+        here, values = current(), []
+        for number in range(3):
+            values.append(await here.receive("numbers", returns=int))
+            await here.step(f"note {number}", ledger.do, "note")
+        return values
+
+    job = await read.enqueue()
+    for number in range(3):
+        await app.jobs.send(job, "numbers", number)
+    await ran(app)
+    assert await job.result(0) == [0, 1, 2]
+    await app.jobs.rerun(job, from_step="note 0")
+    await ran(app)
+    assert await job.result(0) == [0, 1, 2]
+    fork = await app.jobs.fork(job, from_step="note 1")
+    for number in (7, 8):
+        await app.jobs.send(fork, "numbers", number)
+    await ran(app)
+    assert await fork.result(0) == [0, 1, 7]
+    assert ledger.function_done == Counter(note=3 + 3 + 2)

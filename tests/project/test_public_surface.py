@@ -23,11 +23,11 @@ from treadle.testing import drain, given_storage
 HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
-    AIMD Abort AnswerTooLarge App Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession BadStep
-    BadTask BadUrl BatchTask Conclude Context DefaultCodec Defer DependencyFailed Event Flow ForeignRow IdTaken Job
-    JobCancelled JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked
-    Middleware NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry RunOutcome
-    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
+    AIMD Abort AnswerTooLarge App AskRefused Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession
+    BadStep BadTask BadUrl BatchTask Conclude Context DefaultCodec Defer DependencyFailed Event Flow ForeignRow IdTaken
+    Job JobCancelled JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked
+    MailboxFull Middleware NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry
+    RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
     StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
     UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
@@ -41,9 +41,10 @@ SURFACE = {
     """,
     "Worker": "concurrency health name run running start stop",
     "current()": """
-        after attempt cancelled child_headers deadline error headers id kind labels lost memo once parent progress
-        record report restart set_memo sleep state step step_key sync task transaction upstream version wait wait_for
-        worker workflow
+        after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lost
+        map memo once parent progress publish receive receive_ask record report restart set_memo sleep state
+        step step_key sync task timeout transaction
+        upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",
@@ -52,7 +53,7 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
+    Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
     Portal Queues Scheduled Schedules Scope Step Stub Synchronous When Workflow Workflows
 """
 

@@ -82,10 +82,13 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
     yield new(queue=OTHER)
     yield new(queue=OTHER, reach=[OTHER])
     yield new(READY, reach=[OTHER])
-    wanted = json.dumps({"job": READY, "signal": "approved"})
-    yield new(UNGIVEN, task="", payload=wanted)
-    yield new(UNGIVEN, task="", payload=wanted, parent=READY)
-    yield new(UNGIVEN, task="", payload=wanted, root=READY, parent=READY)
+    wanted = [["treadle:signal", json.dumps({"job": READY, "signal": "approved"})]]
+    own = json.dumps({"job": READY, "signal": "approved", "nonce": "n"})
+    yield new(f"treadle:answer:{40 * '0'}", task="", payload=own)
+    yield new(f"treadle:answer:{40 * '0'}", task="", payload=own, parent=READY)
+    yield new(UNGIVEN, task="", headers=wanted)
+    yield new(UNGIVEN, task="", headers=wanted, parent=READY)
+    yield new(UNGIVEN, task="", headers=wanted, root=READY, parent=READY)
     for queue, limit in product(("treadle", MINE), (f"queue:{OTHER}", "shared")):
         yield new(
             f"treadle:hold:{32 * '0'}",
@@ -247,6 +250,9 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/jobs/{id}/cancel": of_each("/v1/jobs/{id}/cancel", {}),
     "POST /v1/jobs/{id}/retry": of_each("/v1/jobs/{id}/retry"),
     "POST /v1/jobs/{id}/signal": of_each("/v1/jobs/{id}/signal", {"name": "approved", "value": "mine"}),
+    "POST /v1/jobs/{id}/send": of_each("/v1/jobs/{id}/send", {"name": "approved", "value": "mine", "key": "k"}),
+    "POST /v1/jobs/{id}/ask": of_each("/v1/jobs/{id}/ask", {"name": "approved", "value": "mine", "timeout": 0}),
+    "GET /v1/jobs/{id}/value": of_each("/v1/jobs/{id}/value?name=status"),
     "POST /v1/jobs/{id}/run_now": of_each("/v1/jobs/{id}/run_now"),
     "POST /v1/jobs/{id}/pause": of_each("/v1/jobs/{id}/pause"),
     "POST /v1/jobs/{id}/resume": of_each("/v1/jobs/{id}/resume"),
@@ -409,7 +415,7 @@ async def furnish(sites: Sites) -> None:
     """Fill the other queue: jobs in every state, a signal, a mark, a schedule, limits, a pause, a worker."""
     about = {"queue": OTHER, "payload": json.dumps([SECRET]), "labels": ["blue", SECRET], "headers": [["h", SECRET]]}
     limits = [[f"{SECRET}-limit", 1]]
-    wanted = json.dumps({"job": WAITING, "signal": "approved"})
+    wanted = [["treadle:signal", json.dumps({"job": WAITING, "signal": "approved"})]]
     await sites.admin(
         "/v1/work/enqueue",
         {
@@ -441,7 +447,7 @@ async def furnish(sites: Sites) -> None:
     claim = {"queues": [[OTHER, 9]], "limit": 9, "lease": 3600}
     await sites.admin("/v1/work/claim", {"worker": "theirs#1", "ids": [RUNNING], **claim})
     await sites.admin("/v1/work/claim", {"worker": "theirs#2", "ids": [ENDED, FAILED, WAITING], **claim})
-    signal = {"id": SIGNAL, "task": "", "payload": wanted, "queue": OTHER, "root": WAITING, "parent": WAITING}
+    signal = {"id": SIGNAL, "task": "", "headers": wanted, "queue": OTHER, "root": WAITING, "parent": WAITING}
     said = await sites.admin(
         "/v1/work/settle",
         {

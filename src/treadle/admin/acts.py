@@ -23,7 +23,7 @@ from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
 from treadle.tasks.when import HasId
-from treadle.workflow import causes, fatal, rows_of
+from treadle.workflow import causes, fatal, may_have_children, rows_of
 from treadle.workflow.plan import plan_of
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.
@@ -159,11 +159,7 @@ class Acts:
 
         Without `tree` it returns only the signals, because nothing else ends them.
         """
-        parents = {
-            row.job.id
-            for row in rows
-            if row.function_done or (row.state is State.WAITING and row.started_at is not None)
-        }
+        parents = {row.job.id for row in rows if may_have_children(row)}
         ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
         children = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
         children = [row for row in children if tree or not row.job.task]

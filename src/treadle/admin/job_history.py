@@ -12,7 +12,7 @@ from msgspec import Struct, UnsetType, structs
 
 from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
-from treadle.core.model import OURS, Record, State
+from treadle.core.model import OURS, PUBLISHED, Record
 from treadle.core.query_model import Query
 from treadle.durable import PATCHED, Checkpoint, Failure, locks_of, read_entry
 from treadle.policy import attempts, run_log
@@ -21,6 +21,7 @@ from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals
+from treadle.workflow.mailbox import text_of
 
 CHILDREN: Final = 1_000  # children that are counted
 SEARCHED: Final = 2_000  # rows stored after the job among which a storage looks for its signals
@@ -51,8 +52,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
-           timed out. "patch": a marker of `current().patched`. "once": a key of `current().once`, of which the last ten
-           are known
+           timed out. "child": another job, or several. "patch": a marker of `current().patched`. "once": a key of
+           `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
     until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
@@ -61,7 +62,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["step", "sleep", "signal", "patch", "once"]
+    kind: Literal["step", "sleep", "signal", "child", "patch", "once"]
     value: Any = None
     until: float | None = None
     done: bool = True
@@ -82,8 +83,9 @@ class JobHistory(Struct, frozen=True, kw_only=True):
 
     attempts         its last ten runs, oldest first, with the present or last one
     steps            in the order in which they were stored
-    signals          those it waits for and those it received. One that was sent before the job waits for it is found
-                     among the first 2,000 rows that were stored after the job
+    signals          signals and messages that it waits for, and that were sent to it. One that was sent before the job
+                     waits for it is found among the first 2,000 rows that were stored after the job
+    values           the values that it has published, by name
     children         number of its children by state: the jobs that it waits for, or waited for
     children_capped  there are more than the 1,000 that were counted
     """
@@ -91,6 +93,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
     attempts: tuple[JobAttempt, ...] = ()
     steps: tuple[Step, ...] = ()
     signals: tuple[Signal, ...] = ()
+    values: dict[str, Any] = {}
     children: dict[str, int] = {}
     children_capped: bool = False
 
@@ -112,10 +115,11 @@ async def read_history(storage: Storage, row: Record, decode: Decode, value: Dec
             children[child.state] = children.get(child.state, 0) + 1
     steps = steps_of(row, decode, value)
     waits = [child for child in related if child.job.parent == row.job.id and not child.job.task]
-    sent = await whole(storage, await _signal_rows(storage, row), "result")
+    sent = await whole(storage, await _signal_rows(storage, row), "payload", "result")
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps,
+        values={name[len(PUBLISHED) :]: value(text) for name, text in row.checkpoints if name.startswith(PUBLISHED)},
         signals=_signals({signal.job.id: signal for signal in (*sent, *waits) if signal is not None}, value),
         children=children,
         children_capped=len(below) > CHILDREN,
@@ -153,13 +157,20 @@ def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
     if isinstance(entry.failure, Failure):
         until = entry.until if isinstance(entry.until, float) else None
-        return Step(name=name, kind="step", value=entry.failure.words, until=until, done=until is None, failed=True)
+        kind: Literal["step", "signal", "child"] = "child" if entry.child else "step"
+        return Step(name=name, kind=kind, value=entry.failure.words, until=until, done=until is None, failed=True)
+    if entry.child and entry.result is None:
+        return Step(name=name, kind="child", value=entry.child, done=False)
+    if isinstance(entry.until, float) and name.startswith("wait:"):
+        return Step(name=name, kind="signal", until=entry.until, done=False)
     if isinstance(entry.until, float):
         done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
         return Step(name=name, kind="sleep", until=entry.until, done=done)
     if name.startswith(PATCHED):
         return Step(name=name, kind="patch")
-    kind: Literal["step", "signal"] = "signal" if entry.gave_up or isinstance(entry.turn, int) else "step"
+    kind = "child" if entry.child else "step"
+    if entry.gave_up or isinstance(entry.turn, int):
+        kind = "signal"
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     result = entry.result
     stored = None if result is None else _decoded(result, decode) if own else value(result)
@@ -191,9 +202,9 @@ def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
     shown = list[Signal]()
     for row in sorted(rows.values(), key=lambda row: (row.created_at, row.job.id)):
         name = signals.signal_name(row)
-        if name is None or (row.state.final and row.state is not State.SUCCEEDED):
+        if name is None or (row.state.final and not signals.is_message(row)):
             continue
-        arrived = row.state is State.SUCCEEDED
-        sent = value(row.result) if arrived and row.result is not None else None
+        arrived = signals.is_message(row)
+        sent = value(text_of(row)) if arrived else None
         shown.append(Signal(name=name, given=arrived, value=sent, at=row.ended_at))
     return tuple(shown)

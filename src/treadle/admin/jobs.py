@@ -5,7 +5,6 @@ Every change settles the job from outside under the version that was read, so it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,18 +14,14 @@ from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN
 from treadle.admin.audit import is_entry
 from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
 from treadle.admin.job_looks import Filter, JobLooks, Told
-from treadle.admin.known_names import listener
-from treadle.core.errors import BadOption, Stale, TooLarge
+from treadle.core.errors import BadOption
 from treadle.core.job import Job
 from treadle.core.model import Record, State
-from treadle.core.similar_names import near
-from treadle.durable import check_name
 from treadle.policy import pauses
 from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
 from treadle.storage import check_stays
 from treadle.tasks.when import HasId
-from treadle.workflow import signals
 
 
 class Jobs(JobLooks):
@@ -74,41 +69,6 @@ class Jobs(JobLooks):
         if job is None and filters:
             filters.setdefault("state", (State.FAILED,))
         return await self._act(partial(self._acts.reopen, raising=job is not None), TO_REOPEN, job, filters, progress)
-
-    async def signals_of(self, job: HasId | str) -> Sequence[str]:
-        """The names of the signals that a job is waiting for. Raises UnknownJob."""
-        return await self._signals_of(await self.get(job))
-
-    async def _signals_of(self, row: Record) -> Sequence[str]:
-        if row.state is not State.WAITING or not row.after:
-            return []
-        ups = await (await self._storage()).get(row.after)
-        return [name for up in ups if up and not up.state.final and (name := signals.signal_name(up)) is not None]
-
-    async def signal(self, job: HasId | str, name: str, value: object = None) -> None:
-        """Store the value that the job's `current().wait_for(name)` returns. The job may not have reached it yet.
-
-        Raises UnknownJob; Stale for a job that has ended; Signalled for a second signal of this name; ForeignRow if
-        another caller has stored the signal's row; BadStep or BadOption for a name or a value that cannot be stored;
-        TooLarge.
-        """
-        check_name(name)
-        row = await self.get(job)
-        if row.state.final or row.function_done:
-            await check_stays(await self._storage())
-            how = str(row.state) if row.state.final else "waiting for its children"
-            raise Stale(row.job.id, f"{how}; it does not wait for {name!r} any more")
-        try:
-            text = call_codec.encode_any(value)
-        except call_codec.Unstorable as error:
-            raise BadOption("signal", f"{name!r}: {error}") from None
-        if (size := len(text.encode())) > self._most:
-            raise TooLarge(f"the value of the signal {name!r}", size, self._most)
-        waits = await self._signals_of(row) if listener() is not None else ()
-        await signals.give(await self._storage(), row, name, text, f'"{os.urandom(8).hex()}"', self.reach)
-        if (person := listener()) is not None and waits and name not in waits:
-            named = ", ".join(map(repr, waits))
-            person.tell(f"job {row.job.id} waits for the signal {named}, not for {name!r}{near(name, waits)}")
 
     async def run_now(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
@@ -177,10 +137,10 @@ class Jobs(JobLooks):
         The new job has another id and no key. Raises UnknownJob; BadOption for a step that is not stored; BadArgument;
         Stale for a row of Treadle's own, or for a job that waits for the result that it takes.
         """
-        encode = None if args is None and kwargs is None else partial(self._encoded, args or (), kwargs or {})
+        encode = None if args is None and kwargs is None else partial(self._payload, args or (), kwargs or {})
         return self.job_of(await self._again.fork(id_of(job), from_step, encode))
 
-    def _encoded(self, args: Sequence[object], kwargs: Mapping[str, object], row: Record) -> str:
+    def _payload(self, args: Sequence[object], kwargs: Mapping[str, object], row: Record) -> str:
         task = self._tasks.get(row.job.task)
         if task is None:
             return call_codec.encode_foreign_call(args, kwargs)

@@ -16,7 +16,7 @@ from treadle.cli.listing import picked
 from treadle.cli.output import age, iso, lasts, plural, shortened, stamp
 from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE, error_line, readable
-from treadle.core.model import OURS, Record, State, progress_of
+from treadle.core.model import OURS, PUBLISHED, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, read_entry
@@ -72,6 +72,11 @@ def steps(row: Record) -> list[tuple[str, str]]:
     return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]
 
 
+def published(row: Record) -> list[tuple[str, str]]:
+    """The values that the function has published, by name."""
+    return [(name[len(PUBLISHED) :], text) for name, text in row.checkpoints if name.startswith(PUBLISHED)]
+
+
 def _became(name: str, text: str) -> str:
     try:
         entry = read_entry(text)
@@ -80,8 +85,13 @@ def _became(name: str, text: str) -> str:
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
     if entry.is_tried and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
+    if entry.child and entry.result is None and not failure:
+        return f"waits for {'its jobs' if entry.child == 'many' else entry.child}"
+    if entry.cut:
+        return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        return f"sleeps until {moment_text(entry.until)}"
+        verb = "waits" if name.startswith("wait:") else "lasts" if name.partition("#")[0] == "timeout" else "sleeps"
+        return f"{verb} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"
     return "timed out" if entry.gave_up else "done"
@@ -164,6 +174,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "parent": job.parent,
         "worker": row.worker,
         "steps": dict(steps(row)),
+        "published": {name: json_of(text) for name, text in published(row)},
         "note": json_of(row.note),
         "blocked_on": row.blocked_on if row.queue_position is None else None,
         **{name: iso(getattr(row, name)) for name in times},
@@ -178,6 +189,9 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     waits = None if row.state.final or all(up.startswith(SIGNAL) for up in row.after) else after
     due = "lease ends" if row.state is State.RUNNING else "due"
     done = ", ".join(f"{name} ({shortened(what, 60)})" for name, what in steps(row))
+    values = ", ".join(
+        f"{name}={stored_values.shown(stored_values.value(text), text)}" for name, text in published(row)
+    )
     return [
         ("id", job.id),
         ("state", str(row.state)),
@@ -197,6 +211,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("workflow", job.root),
         ("parent", job.parent),
         ("steps", done),
+        ("published", _cut(values)),
         ("progress", note_of(row)),
         ("created", stamp(row.created_at, now)),
         ("started", stamp(row.started_at, now)),

@@ -332,3 +332,34 @@ def signal(target: Target, id: str, name: str, value: str) -> None:
 
     target.run(give)
     note(f"{id} received the signal {name!r}")
+
+
+@jobs.command()
+@targeted
+@click.argument("id")
+@click.argument("name")
+@click.argument("value", default="null")
+@click.option("--key", help="A message that is sent again with this key is received once.")
+@click.option("--answer", type=click.FloatRange(0), help="Seconds to wait for an answer, which is printed.")
+def send(target: Target, id: str, name: str, value: str, key: str | None, answer: float | None) -> None:
+    """Put a message in the mailbox NAME of a job, which receives all of them in order.
+
+    VALUE is JSON; text that is not JSON is sent as a string. Put `--` before a value that begins with a dash.
+    """
+    from treadle.cli.enqueue import value_of
+
+    async def give(app: App) -> Any:
+        [stored] = await stored_ids(app, [id])
+        async with audited(app, "job.send", stored, f"name={name}"):
+            if answer is None:
+                return await app.jobs.send(stored, name, value_of(value), key=key)
+            try:
+                return await app.jobs.ask(stored, name, value_of(value), timeout=answer, key=key)
+            except TimeoutError as error:
+                raise Stop(FAILED, str(error)) from None
+
+    result = target.run(give)
+    if answer is None:
+        note(f"{id} has the message in its mailbox {name!r}")
+    else:
+        document(result)

@@ -48,6 +48,10 @@ ACT: Final = "treadle:act"
 # Names of the checkpoints of a job that its function has restarted: the number of its round, and the arguments of this
 # round. `NewJob.payload` keeps the first arguments, with which an enqueue of the same id is compared.
 ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
+# Prefix of the checkpoints that say how far a job has read each of its mailboxes; the name of the mailbox follows.
+MAILBOX: Final = "treadle:mailbox:"
+# Prefix of the checkpoints with the values that a function has published; the name follows.
+PUBLISHED: Final = "treadle:published:"
 
 # Name of the checkpoint with the version of the task that has taken the first step of a durable job.
 BEGUN_WITH: Final = "treadle:version"

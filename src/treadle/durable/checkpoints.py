@@ -46,7 +46,8 @@ log = logging.getLogger("treadle")
 class Checkpoint(Struct, omit_defaults=True):
     """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`.
 
-    A step that failed has `failure`. One that is tried again has `tries`, and `until` while its next try is not due.
+    A step that failed has `failure`. One that is tried again has `tries`, and `until` while its next try is not due. A
+    call has `child` before its job has ended.
     """
 
     after: str = ""
@@ -55,9 +56,15 @@ class Checkpoint(Struct, omit_defaults=True):
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
-    turn: int | UnsetType = UNSET  # for a wait, the number of the signal row that it used
+    turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
+    ask: str | UnsetType = UNSET  # the tag of the row that takes the answer to that message
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
+    child: str = ""  # of a call, the id of its job; of several, anything
+    failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
+    cut: str = ""  # of a time limit, the step or wait at which it took effect
+    order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
+    of: Any = UNSET  # of a call, the tasks that encoded its result, if it is not that of the job's own function
 
     @property
     def result(self) -> str | None:

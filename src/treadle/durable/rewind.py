@@ -17,11 +17,12 @@ from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import BEGUN_WITH, OURS, ROUND, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
+from treadle.durable.mailbox import RELEASED
 from treadle.policy import guilt
-from treadle.policy.rounds import Round, round_of
+from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 
@@ -38,15 +39,19 @@ def rewound(record: Record, step: str | None) -> Outcome:
 
     Raises BadOption for a step that is not stored, BadStep for a history that cannot be read.
     """
-    entries, before = entries_of(record), round_of(record.checkpoints)
+    entries = entries_of(record)
     kept = entries_before(record, entries, step)
-    then = Round(before.number + 1, _used_up(entries, kept, before.turns))
-    pairs = tuple((name, text) for name, text in record.checkpoints if name in kept)
+    then = Round(round_of(record.checkpoints).number + 1)
     return Outcome(
         id=record.id,
         version=record.version,
         state=State.READY,
-        checkpoints=(round_note(then), *guilt.cleared_note(record), *pairs),
+        checkpoints=(
+            round_note(then),
+            *guilt.cleared_note(record),
+            *_mailboxes_again(record, entries, kept),
+            *[(name, text) for name, text in record.checkpoints if name in kept],
+        ),
     )
 
 
@@ -54,15 +59,15 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
     """The checkpoints of a new job that continues from this step of another one. Raises as `rewound`."""
     entries = entries_of(record)
     kept = entries_before(record, entries, step)
-    turns = {name: turn for name, turn, is_kept, _ in _waits(entries, kept) if is_kept}
-    pairs = []
+    read = {name: turn for name, turn, is_kept in _received(entries, kept) if is_kept}
+    pairs = [mailbox_note(name, Mailbox(turn)) for name, turn in read.items()]
     for name, text in record.checkpoints:
         if name in kept:
             changed = text if same_arguments else msgspec.json.encode(replace(entries[name], args=UNSET)).decode()
             pairs.append((name, changed))
     fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
     version = [pair for pair in record.checkpoints if pair[0] == BEGUN_WITH]
-    return (round_note(Round(0, turns)), fork, *version, *pairs)
+    return (round_note(Round()), fork, *version, *pairs)
 
 
 def forked_from(record: Record) -> ForkedFrom | None:
@@ -100,7 +105,7 @@ def entries_before(record: Record, entries: Entries, step: str | None) -> set[st
     dropped = set(names[names.index(key) :]) | set(_around(entries, key))
     while later := {name for name in entries if name not in dropped and _before(entries[name]) in dropped}:
         dropped |= later
-    return entries.keys() - dropped
+    return {name for name in entries.keys() - dropped if not _is_open(entries[name])}
 
 
 def _key(record: Record, entries: Entries, step: str) -> str:
@@ -117,6 +122,11 @@ def _before(entry: Checkpoint) -> str:
     return entry.after.rstrip("&>")
 
 
+def _is_open(entry: Checkpoint) -> bool:
+    """Whether this is a call whose jobs have not ended: a new round has other jobs."""
+    return entry.child != "" and entry.result is None and entry.failure is UNSET
+
+
 def _around(entries: Entries, key: str) -> Iterable[str]:
     """The steps inside of which this one was taken: they are stored, too, while they wait for their next try."""
     seen = set[str]()
@@ -128,24 +138,23 @@ def _around(entries: Entries, key: str) -> Iterable[str]:
             yield key
 
 
-def _waits(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool, bool]]:
-    """The waits that have used a row of their signal: its name and number, whether the entry stays, and whether the
-    wait timed out; in the order of the numbers."""
-    waits = [
-        (key.removeprefix("wait:").partition("#")[0], entry.turn, key in kept, entry.gave_up)
+def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
+    """The messages and signals that were received: the mailbox, the number of its row, and whether the entry stays; in
+    the order of the numbers."""
+    received = [
+        (key.partition(":")[2].partition("#")[0], entry.turn, key in kept)
         for key, entry in entries.items()
         if isinstance(entry.turn, int)
     ]
-    return sorted(waits, key=lambda wait: wait[1])
+    return sorted(received, key=lambda one: one[1])
 
 
-def _used_up(entries: Entries, kept: set[str], before: dict[str, int]) -> dict[str, int]:
-    """The rows of signals that are not used again: those on which a wait timed out, up to the first signal that the
-    new round receives again."""
-    turns, again = dict(before), set[str]()
-    for name, turn, is_kept, gave_up in _waits(entries, kept):
-        if is_kept or not gave_up:
-            again.add(name)
-        elif name not in again:
-            turns[name] = turn
-    return turns
+def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
+    """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
+    first: dict[str, int] = {}
+    for name, turn, is_kept in _received(entries, kept):
+        if not is_kept:
+            first.setdefault(name, turn)
+    read = mailboxes_of(record.checkpoints)
+    released = {name: read[name].turn // RELEASED * RELEASED for name in first if name in read}
+    return tuple(mailbox_note(name, Mailbox(max(first[name] - 1, least))) for name, least in released.items())

@@ -15,11 +15,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.core.model import ASLEEP, Outcome
+from treadle.durable import time_limits
 from treadle.durable.backend import (
     EARLY,
     IN_BATCH,
@@ -31,8 +32,9 @@ from treadle.durable.backend import (
     is_suspension,
 )
 from treadle.durable.branches import place_here
-from treadle.durable.checkpoints import Checkpoints, StepRequest, checksum_of, running_step, valued
+from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
@@ -62,13 +64,14 @@ class StepTaker:
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self._codec = codec
-        self._round = round_of(row.checkpoints)
+        self.round = round_of(row.checkpoints)
+        self.mailboxes = RunMailboxes(row.checkpoints)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._unawaited = Unawaited()
         self._repeated = 0  # how often a suspension was raised again
-        self._errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
+        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
         self._misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
@@ -90,6 +93,10 @@ class StepTaker:
         """The coroutine of a step, a sleep or a wait. A run that returns without awaiting it fails."""
         return self._unawaited.add(key, work)
 
+    def forget(self, key: str) -> None:
+        """Something else awaits what this coroutine would have done."""
+        self._unawaited.forget(key)
+
     async def _step(self, call: StepCall) -> Any:
         request = call.request
         self._on_loop(request.key)
@@ -98,6 +105,8 @@ class StepTaker:
             self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
         try:
             while not self.checkpoints.is_over(request.key):
+                if time_limits.in_time_limit():
+                    await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
                     await self._suspend_for_try(request, until)
                 with self.tries.progress(request):
@@ -108,18 +117,23 @@ class StepTaker:
                     except Exception as error:
                         self._try_failed(call, error)
                     await self.backend.save(self.run)
-            failure = self.checkpoints.entries[request.key].failure
-            if failure == CUT_OFF:
-                await self.backend.loop.create_future()
+            await self.cut_again(request)
             return self._recorded(call)
         except asyncio.CancelledError as error:
             if not self.backend.is_cancelled(self.run):
-                self._cut_off(request, error)
+                self.cut_off(request, error)
             raise
         finally:
             self.checkpoints.end(request)
 
-    def _cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
+    async def cut_again(self, request: StepRequest) -> None:
+        """Wait to be cut off, if an earlier run was cut off in this step or wait."""
+        entry = self.checkpoints.entries.get(request.key)
+        if entry is not None and entry.failure == CUT_OFF:
+            await time_limits.check(self, request)
+            await self.backend.loop.create_future()
+
+    def cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
         """Note that the function has cut off the step. A cancellation that nothing asked of this task is an error of
         the step: later runs would wait for it for ever."""
         task = asyncio.current_task()
@@ -128,7 +142,7 @@ class StepTaker:
             return
         failure = Failure("CancelledError", "asyncio", message="something else cancelled what the step awaited")
         shown = error_of(request.key, failure)
-        self._errors[request.key] = shown, shown
+        self.errors[request.key] = shown, shown
         self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
         raise shown from error
 
@@ -153,7 +167,7 @@ class StepTaker:
         its step; what awaits the task raises it in the function."""
         outcome = self._asleep(*await self.tries.alone(request, until))
         if self.run.place is None or asyncio.current_task() is self.run.place:
-            self._leave(outcome)
+            self.leave(outcome)
         self._between = outcome
         raise Suspend
 
@@ -169,8 +183,10 @@ class StepTaker:
         request = call.request
         try:
             while not self.checkpoints.is_over(request.key):
+                if time_limits.in_time_limit():
+                    self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
-                    self._leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
+                    self.leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
                 with self.tries.progress(request):
                     if self.checkpoints.caught and not request.is_late:
                         self.wait_here(self.backend.save(self.run))
@@ -211,12 +227,20 @@ class StepTaker:
             yield
 
     def _keep(self, call: StepCall, value: object) -> None:
-        """Record the encoded value. If it cannot be stored, record that, so that no later run calls the function."""
+        """Record the encoded value."""
         request = call.request
-        try:
+
+        def entry() -> Checkpoint:
             text = call.signature.encode_result(value)
             tries = UNSET if call.options.retry is None else self._tried(request) + 1
-            self.checkpoints.keep(request, valued(request, text, self._codec is not None, tries=tries))
+            return valued(request, text, self._codec is not None, tries=tries)
+
+        self.keep_or_fail(request, entry)
+
+    def keep_or_fail(self, request: StepRequest, entry: Callable[[], Checkpoint]) -> None:
+        """Record this entry. If it cannot be stored, record that, so that no later run does the same work."""
+        try:
+            self.checkpoints.keep(request, entry())
         except (BadResult, TooLarge) as error:
             if isinstance(error, BadResult):
                 error = BadResult(error.task, error.problem[:MESSAGE])  # a codec of the user may give a longer one
@@ -231,7 +255,7 @@ class StepTaker:
             raise error
         failure, shown = failure_of(request.key, error, self.checkpoints.round)
         if retry is None or isinstance(error, Defer):
-            self._errors[request.key] = shown, error
+            self.errors[request.key] = shown, error
             self.checkpoints.raised(request, failure)
             self._raise(request.key)
         tries = self._tried(request) + 1
@@ -241,21 +265,22 @@ class StepTaker:
         except Defer as deferral:
             self._try_failed(call, deferral)  # raises it
             return
-        until = UNSET if delay is None else self._moment() + delay
-        self._errors[request.key] = shown, error
+        until = UNSET if delay is None else self.moment() + delay
+        self.errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
 
     def _raise(self, key: str) -> NoReturn:
         """Raise the error of a step that is known in this run."""
-        shown, error = self._errors[key]
+        shown, error = self.errors[key]
         if shown is error:
             raise error
         raise shown from error
 
     def _asleep(self, key: str, until: float) -> Outcome:
         """The outcome of a run that sleeps until the next try of a step."""
-        now = self._moment()
-        return judge.asleep(self.run.record, key, max(until - now, EARLY), now)
+        now = self.moment()
+        moment, key = time_limits.nearest(until, key)
+        return judge.asleep(self.run.record, key, max((moment or until) - now, EARLY), now)
 
     def _tried(self, request: StepRequest) -> int:
         entry = self.checkpoints.entries.get(request.key)
@@ -266,28 +291,32 @@ class StepTaker:
         entry = self.checkpoints.entries.get(request.key)
         if entry is None or not isinstance(entry.until, float):
             return None
-        if entry is request.entry and self._came_due(request.key):
+        if entry is request.entry and self.came_due(request.key):
             return None
         if entry is not request.entry and request.key in self.checkpoints.around:
             return entry.until  # the steps inside must be found again, which takes a new run
-        return entry.until if entry.until - self._moment() > EARLY else None
+        return entry.until if entry.until - self.moment() > EARLY else None
 
     def _recorded(self, call: StepCall) -> Any:
         """The value of the entry, or its failure. The first run gets it decoded, too, so a value that the codec changes
         is noticed at once."""
-        request = call.request
+        text = self.recorded(call.request).result
+        assert text is not None
+        return call.signature.decode_result(text)
+
+    def recorded(self, request: StepRequest) -> Checkpoint:
+        """The entry, which has a value. Raises the failure of one that has failed."""
         entry = self.checkpoints.entries[request.key]
         if isinstance(entry.failure, Failure):
             if entry.failure.round is not UNSET:
                 self.checkpoints.raised(request, entry.failure)
-            if request.key not in self._errors:
+            if request.key not in self.errors:
                 shown = error_of(request.key, entry.failure)
-                self._errors[request.key] = shown, shown
+                self.errors[request.key] = shown, shown
             self._raise(request.key)
-        text = entry.result
-        if text is None:
+        if entry.result is None:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
-        return call.signature.decode_result(text)
+        return entry
 
     def _signature(self, request: StepRequest, function: Callable[..., Any]) -> CallCodec:
         """The codec of the result. For recorded steps it is made once a run and function: half of their time."""
@@ -306,7 +335,7 @@ class StepTaker:
         name = running_step() if name is None else name
         if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
-        restarts = f"@{self._round.number}" if self._round.number else ""
+        restarts = f"@{self.round.number}" if self.round.number else ""
         return f"{self.run.record.job.id}{restarts}:{name}"
 
     # --- the end of a run
@@ -315,7 +344,7 @@ class StepTaker:
         """The error of the user's function for the one that left the function, and whether the history has it: then
         every further attempt would raise it at the same place."""
         parts, is_final = list(leaves(error)), False
-        for key, (shown, original) in self._errors.items():
+        for key, (shown, original) in self.errors.items():
             if any(shown is part for part in parts):
                 entry = self.checkpoints.entries.get(key)
                 is_final = is_final or (entry is not None and not entry.is_tried)
@@ -340,19 +369,26 @@ class StepTaker:
 
     # --- for steps, sleeps and waits
 
-    def _came_due(self, key: str) -> bool:
+    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+        """The next wait of that name. Its position in the order is where this is called."""
+        self._stay(name)
+        if self.run.place is IN_BATCH:
+            raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
+        return self.checkpoints.ask(name, args)
+
+    def came_due(self, key: str) -> bool:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
         After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
         run that ended in any other way has left no such reason: the time in the entry decides."""
         return self.run.record.reason == ASLEEP + key
 
-    def _moment(self) -> float:
+    def moment(self) -> float:
         """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
         now = self.backend.now()
         claimed = self.run.record.started_at
         return now if claimed is None else claimed + max(0.0, now - self.run.began)
 
-    def _leave(self, outcome: Outcome) -> NoReturn:
+    def leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome
         raise Suspend
 

@@ -25,6 +25,10 @@ class Unawaited:
         self._coroutines[key] = coroutine = begun()
         return coroutine
 
+    def forget(self, key: str) -> None:
+        """The coroutine is closed without having begun: something else does its work."""
+        self._coroutines.pop(key, None)
+
     def forgotten(self) -> BadStep | None:
         """The error for the first one, after the function has returned. One whose task was cancelled is closed."""
         error = None

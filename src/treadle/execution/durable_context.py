@@ -9,21 +9,16 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar, overload
 
-import msgspec
-
 from treadle.core import defaults
-from treadle.core.errors import NestedTransaction, NotRunning
-from treadle.durable import Durable, Once
-from treadle.execution.job_run import JobRun
+from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish
 from treadle.execution.step_calls import Step, SynchronousStep
+from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
 T = TypeVar("T")
 
 
-class DurableContext(msgspec.Struct, frozen=True):
+class DurableContext(WaitContext, frozen=True):
     """The methods of `current()` for durable code."""
-
-    _run: JobRun
 
     @property
     def step(self) -> Step:
@@ -32,39 +27,65 @@ class DurableContext(msgspec.Struct, frozen=True):
 
     def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Waiting[None]:
         """Sleep for this many seconds, or until an instant, without using a slot. An exception that `except Exception`
         does not catch ends the run, and the function runs again from its start when the time is over. Sleeping does not
-        count as an attempt. Raises BadStep and StepMismatch."""
+        count as an attempt. Raises BadOption, BadStep and StepMismatch."""
         durable = self._durably(name)
-
-        async def sleep() -> None:
-            durable.alone(name)
-            await durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until)
-
-        return durable.awaited(f"sleep:{name}", sleep)
+        return durable.waiting(Sleep(durable, durable.asked(f"sleep:{name}"), length, until))
 
     @overload
-    def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Waiting[Any]: ...
     @overload
-    def wait_for(
-        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
-    ) -> Coroutine[Any, Any, T]: ...
-    def wait_for(
-        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
-    ) -> Coroutine[Any, Any, Any]:
+    def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> Waiting[T]: ...
+    def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Waiting[Any]:
         """The value of `app.jobs.signal(id, name, value)`, decoded as `returns`. The wait uses no slot, see `sleep`;
         the signal may have been given before.
 
         Raises TimeoutError after `timeout` seconds (the run may wait for the name again), BadStep and StepMismatch.
         """
         durable = self._durably(name)
+        return durable.waiting(SignalWait(durable, durable.asked(f"wait:{name}"), name, timeout, returns))
 
-        async def wait() -> Any:
-            durable.alone(name)
-            return await durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns)
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Waiting[Any]: ...
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> Waiting[T]: ...
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Waiting[Any]:
+        """The next value that `app.jobs.send(id, name, value)` has put in this mailbox, decoded as `returns`: each one
+        once, in the order of the sends. The wait uses no slot, see `sleep`.
 
-        return durable.awaited(f"wait:{name}", wait)
+        Raises TimeoutError after `timeout` seconds (the run may receive again), BadStep and StepMismatch.
+        """
+        durable = self._durably(name)
+        return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns))
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> Waiting[Ask[Any]]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> Waiting[Ask[T]]: ...
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any
+    ) -> Waiting[Ask[Any]]:
+        """As `receive`, for messages of `app.jobs.ask(id, name, value)`: the value is `ask.value`, and
+        `await ask.answer(value)` or `await ask.refuse(why)` answers the sender."""
+        durable = self._durably(name)
+        return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, Ask))
+
+    def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
+        """Publish a value that `app.jobs.value(id, name)` reads, also after the job has ended, in place of the last one
+        of that name. It is stored with the next step, sleep or wait, before the function of a step runs.
+
+        At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
+        """
+        durable = self._durably(name)
+
+        async def work() -> None:
+            publish(durable, name, value)
+
+        return durable.awaited(f"publish:{name}", work)
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
@@ -100,34 +121,12 @@ class DurableContext(msgspec.Struct, frozen=True):
 
     @property
     def sync(self) -> Synchronous:
-        """`step`, `sleep` and `wait_for` for functions in threads."""
+        """The same calls for functions in threads, which return their values."""
         return Synchronous(self._durably("sync"))
 
-    def _durably(self, step: str | None = None) -> Durable:
-        run = self._run
-        if step is not None and run.transaction is not None:
-            # With a single writer the step would wait for itself; with any storage a sleep would roll back the block.
-            raise NestedTransaction(
-                f"{step!r}: take steps and sleep before current().transaction(), whose commit ends the job"
-            )
-        if run.durable is None:
-            backend = run.durable_backend
-            if backend is None:
-                raise NotRunning(
-                    'steps, sleeps and waits do not work in a function of kind="process": take them in an async task '
-                    "or in one in a thread, and let that wait for jobs of this task"
-                )
-            run.durable = Durable(run, backend, backend.codec(run.record.job.task))
-            if run.version is not None and run.version not in run.record.checkpoints:
-                run.durable.checkpoints.note(run.version)
-        return run.durable
 
-
-class Synchronous:
+class Synchronous(SynchronousWaits):
     """Durable code for functions in threads: `current().sync`."""
-
-    def __init__(self, durable: Durable) -> None:
-        self._durable = durable
 
     @property
     def step(self) -> SynchronousStep:
@@ -139,8 +138,7 @@ class Synchronous:
     ) -> None:
         """As `current().sleep`."""
         durable = self._durable
-        durable.alone(name, here=True)
-        durable.wait_here(durable.sleep(durable.checkpoints.ask(f"sleep:{name}"), length, until))
+        durable.wait_here(durable.over_here(Sleep(durable, durable.asked(f"sleep:{name}"), length, until)))
 
     @overload
     def wait_for(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
@@ -149,8 +147,34 @@ class Synchronous:
     def wait_for(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
         """As `current().wait_for`."""
         durable = self._durable
-        durable.alone(name, here=True)
-        return durable.wait_here(durable.wait_for(name, durable.checkpoints.ask(f"wait:{name}"), timeout, returns))
+        wait = SignalWait(durable, durable.asked(f"wait:{name}"), name, timeout, returns)
+        return durable.wait_here(durable.over_here(wait))
+
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None) -> Any: ...
+    @overload
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]) -> T: ...
+    def receive(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().receive`."""
+        durable = self._durable
+        wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns)
+        return durable.wait_here(durable.over_here(wait))
+
+    @overload
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None) -> SynchronousAsk[Any]: ...
+    @overload
+    def receive_ask(
+        self, name: str, timeout: float | timedelta | None = None, *, returns: type[T]
+    ) -> SynchronousAsk[T]: ...
+    def receive_ask(self, name: str, timeout: float | timedelta | None = None, *, returns: Any = Any) -> Any:
+        """As `current().receive_ask`."""
+        durable = self._durable
+        wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, SynchronousAsk)
+        return durable.wait_here(durable.over_here(wait))
+
+    def publish(self, name: str, value: object) -> None:
+        """As `current().publish`."""
+        publish(self._durable, name, value)
 
     def patched(self, name: str) -> bool:
         """As `current().patched`."""

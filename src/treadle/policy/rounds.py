@@ -1,6 +1,7 @@
-"""The restarts of a durable job: how often its function began anew, and with which arguments. Pure.
+"""What a durable job keeps over its restarts: their number, its present arguments, and how far it has read its
+mailboxes. Pure.
 
-Two checkpoints have them. The one with the number is never encrypted: a sender of a signal reads it.
+Each is a checkpoint. Only the arguments are encrypted: a sender of signals and messages reads the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadStep
-from treadle.core.model import ARGUMENTS_NOW, ROUND, Outcome, Pairs, Record, State
+from treadle.core.model import ARGUMENTS_NOW, MAILBOX, ROUND, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 from treadle.policy import guilt
 
@@ -19,15 +20,25 @@ class Round(Struct, frozen=True, omit_defaults=True):
     """The content of the checkpoint `ROUND`.
 
     number  how often the job was restarted
-    turns   signals by name -> the last of their rows that an earlier round has used
     """
 
     number: Natural = 0
-    turns: dict[str, int] = {}
 
 
-FIRST = Round()
+class Mailbox(Struct, frozen=True, omit_defaults=True):
+    """The content of a checkpoint `MAILBOX`.
+
+    turn       the last row of the mailbox that the job has received, or no longer waits for
+    signalled  the round in which `wait_for` received the signal of that name: it takes one in each round
+    """
+
+    turn: Natural = 0
+    signalled: Natural | None = None
+
+
+FIRST, EMPTY = Round(), Mailbox()
 _read = msgspec.json.Decoder(Round).decode
+_read_mailbox = msgspec.json.Decoder(Mailbox).decode
 
 
 def round_of(checkpoints: Pairs) -> Round:
@@ -39,6 +50,24 @@ def round_of(checkpoints: Pairs) -> Round:
             except UNREADABLE as error:
                 raise BadStep("restart", f"the checkpoint of the last restart cannot be read: {error}") from None
     return FIRST
+
+
+def mailboxes_of(checkpoints: Pairs) -> dict[str, Mailbox]:
+    """The mailboxes of a job, by name. Raises BadStep if one of them cannot be read."""
+    mailboxes = {}
+    for key, text in checkpoints:
+        if key.startswith(MAILBOX):
+            name = key[len(MAILBOX) :]
+            try:
+                mailboxes[name] = _read_mailbox(text)
+            except UNREADABLE as error:
+                raise BadStep(name, f"the checkpoint of this mailbox cannot be read: {error}") from None
+    return mailboxes
+
+
+def mailbox_note(name: str, mailbox: Mailbox) -> tuple[str, str]:
+    """The checkpoint of a mailbox."""
+    return MAILBOX + name, msgspec.json.encode(mailbox).decode()
 
 
 def present(record: Record) -> Record:

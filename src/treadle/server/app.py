@@ -33,6 +33,7 @@ from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.estimates import EstimateRoutes
 from treadle.server.routes.job_operators import JobOperatorRoutes
 from treadle.server.routes.jobs import JobRoutes
+from treadle.server.routes.mailboxes import MailboxRoutes
 from treadle.server.routes.metrics import MetricsRoutes
 from treadle.server.routes.operations import OperatorRoutes
 from treadle.server.routes.overview import OverviewRoutes
@@ -64,6 +65,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         PrometheusRoutes(core),
         JobRoutes(core, settings, waiting),
         JobOperatorRoutes(core),
+        MailboxRoutes(core, settings, waiting),
         BulkRoutes(core),
         WorkflowRoutes(core),
         ScheduleRoutes(core),

@@ -22,6 +22,7 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
+from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ class ProtocolActs:
         outcomes whose claim this process does not remember."""
         acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
-            if audit.is_id(out.id) or out.id.startswith(ONCE):
+            if audit.is_id(out.id) or out.id.startswith((ONCE, ANSWER)):
+                continue
+            if out.id.startswith(SIGNAL) and out.id not in of_operators:  # a worker releases a message
                 continue
             is_own = out.id in of_operators and out.id.startswith((SIGNAL, system_rows.SCHEDULE))
             if is_own or (out.id, out.version) not in self._claims:

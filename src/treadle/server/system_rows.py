@@ -26,8 +26,9 @@ from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
 from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
+from treadle.workflow.mailbox import ANSWER, AnswerRow
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
-from treadle.workflow.signals import ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
+from treadle.workflow.signals import HEADER, ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
 
 TICK: Final = "cron:"
 SCHEDULE: Final = "treadle:schedule:"
@@ -35,6 +36,7 @@ ONCE: Final = "treadle:once:"
 WAITED: Final = "treadle:waited:"
 _HOLD_ID: Final = re.compile(r"treadle:hold:[0-9a-f]{32}")
 _AUDIT_ID: Final = re.compile(rf"{audit.PREFIX}[0-9a-f-]{{36}}")
+_ANSWER_ID: Final = re.compile(r"treadle:answer:[0-9a-f]{40}")
 _ONCE_ID: Final = re.compile(r"treadle:once:[0-9a-f]{16}")
 EDITS: Final = ("definition", "code")  # checkpoints that change a schedule
 
@@ -95,7 +97,9 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
         check_audit_row(job)
         return "operate", None
     if not job.task and job.id.startswith(SIGNAL):
-        return "operate", check_signal(job)
+        return "operate", _outside(check_signal(job), call)
+    if not job.task and job.id.startswith(ANSWER):
+        return "operate", _outside(check_answer(job), call)
     if not job.task and job.id.startswith(ONCE):
         return "work", check_once_lock(job)
     if not job.task and job.id.startswith(WAITED):
@@ -107,6 +111,11 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
         return ("work" if check_flow(job).guard else scope), None
     refuse_own(plain_of(job))
     return scope, None
+
+
+def _outside(job: str, call: Collection[str]) -> str | None:
+    """The job, which must be stored already unless this call stores it."""
+    return None if job in call else job
 
 
 def derived(job: NewJob, call: Collection[str]) -> str:
@@ -142,6 +151,10 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
     if not job.task and job.id.startswith(SIGNAL):
         expect(check_signal(job) == out.id, "parent", job, f"a signal to job {out.id}")
         return ""
+    if not job.task and job.id.startswith(ANSWER):
+        check_answer(job)
+        expect(out.id.startswith(SIGNAL), "id", job, "stored with a message")
+        return "operate"
     if job.id.startswith(TICK):
         name = schedule_of(row)
         stem = f"{TICK}{name}:"
@@ -166,7 +179,8 @@ def ended(out: Outcome) -> str:
     """The scope that an outcome needs besides `work`, by its row and its checkpoints. Raises BadOption."""
     scope = remembered(out.id, out.checkpoints)
     if out.id.startswith(SIGNAL):
-        return "operate"
+        # a worker releases the messages that its job has received
+        return "" if out.keep == 0.0 and out.result is None and out.value is None else "operate"
     if audit.is_id(out.id):
         if out.state is not State.SUCCEEDED or out.keep is not None or out.followups or out.checkpoints:
             raise BadOption("id", f"{out.id!r}: an entry of the audit log can only be completed")
@@ -268,8 +282,8 @@ def check_audit_row(job: NewJob) -> None:
 
 
 def check_signal(job: NewJob) -> str:
-    """Check a signal -> the job that waits for it."""
-    signal: SignalRow = read(msgspec.json.Decoder(SignalRow).decode, "payload", job.payload)
+    """Check a row of a mailbox -> the job that receives it."""
+    signal: SignalRow = read(msgspec.json.Decoder(SignalRow).decode, "headers", dict(job.headers).get(HEADER, ""))
     turn = job.id.rpartition(":")[2]
     expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a signal")
     expect(
@@ -278,9 +292,21 @@ def check_signal(job: NewJob) -> str:
         job,
         f"the signal {signal.signal!r} to job {signal.job}",
     )
-    a_count("reopenings", signal.reopenings)
     an_id("job", signal.job)
     return signal.job
+
+
+def check_answer(job: NewJob) -> str:
+    """Check the row that takes an answer, or remembers a key -> the job that receives the message."""
+    answer: AnswerRow = read(msgspec.json.Decoder(AnswerRow).decode, "payload", job.payload)
+    expect(
+        _ANSWER_ID.fullmatch(job.id) is not None and job.root is None and job.parent is None and job.key is None,
+        "id",
+        job,
+        f"an answer of job {answer.job}",
+    )
+    an_id("job", answer.job)
+    return answer.job
 
 
 def check_once_lock(job: NewJob) -> str:

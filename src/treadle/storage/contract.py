@@ -271,7 +271,8 @@ class Storage(Protocol):
 
     async def prune(self, limit: int) -> int:
         """Do maintenance, then delete up to `limit` ended rows past `expires_at`, except those that an unfinished job
-        waits for or that belong to its workflow (same root). Returns how many were deleted.
+        waits for or that belong to its workflow (same root). A row without a task that was settled with `keep=0`
+        belongs to none. Returns how many were deleted.
 
         A row also stays if a job names it that may be reopened, because an upstream or a child of it has failed, and
         that is kept longer: then its `expires_at` becomes that of this job, or the latest of several."""

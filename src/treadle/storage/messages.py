@@ -306,6 +306,8 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "id_taken": (errors.IdTaken, 422, ("id", "task", "asked", "other")),
     "foreign_row": (errors.ForeignRow, 409, ("id", "found", "expected")),
     "signalled": (errors.Signalled, 409, ("id", "name")),
+    "mailbox_full": (errors.MailboxFull, 429, ("id", "name", "most")),
+    "ask_refused": (errors.AskRefused, 409, ("id", "name", "why")),
     "stale": (errors.Stale, 409, ("id", "found")),
     "no_such_job": (errors.UnknownJob, 404, ("id",)),
     "no_such_schedule": (errors.UnknownSchedule, 404, ("name", "like")),

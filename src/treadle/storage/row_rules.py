@@ -231,6 +231,13 @@ def expires_at(row: Record, state: State, ended_at: float, keep: float | None = 
     return max(ended_at + max(keep, defaults.KEEP_LEAST), row.created_at + (job.key_window or 0.0))
 
 
+def workflow_of(row: Record) -> str:
+    """The workflow that keeps an ended row while a job of it is unfinished. A row without a task that was settled with
+    `keep=0`, such as a message that was received, is its own."""
+    kept = row.job.task or (row.expires_at or 0.0) > (row.ended_at or 0.0) + defaults.KEEP_LEAST
+    return (row.job.root if kept else None) or row.job.id
+
+
 def was_doomed(row: Record) -> bool:
     """Whether this job was cancelled because an upstream of it had failed."""
     return row.state is State.CANCELLED and row.reason == UPSTREAM

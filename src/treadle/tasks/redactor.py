@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from treadle.core.model import ARGUMENTS_NOW, Record
+from treadle.core.model import ARGUMENTS_NOW, PUBLISHED, Record
 from treadle.core.payload_redaction import Redaction
 from treadle.core.redaction import HIDDEN, Effort, TooMuch
 from treadle.core.stored_text import FORMS
@@ -109,7 +109,10 @@ class Redactor:
         within texts, which keeps them JSON."""
         if name == ARGUMENTS_NOW:
             return self._part(redaction, row.job.task, text, effort, secrets, self._names(row)) or ""
-        if redaction.hides(name):
+        if name.startswith(PUBLISHED):
+            if redaction.hides(name[len(PUBLISHED) :]):
+                return f'"{HIDDEN}"'
+        elif redaction.hides(name):
             return _encode({**_order(text), "value": HIDDEN}).decode()
         split = redaction.split(text, effort)
         shown = text

@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, UnsetType
 from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
-from treadle.core.job import not_done
+from treadle.core.job import JobSpec, not_done
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
 from treadle.execution import in_thread
@@ -35,7 +35,7 @@ from treadle.tasks.options import Sizes
 from treadle.tasks.versions import fitting, version_begun
 from treadle.testing.app import Testing
 from treadle.testing.clock import HandClock
-from treadle.workflow import decode_of
+from treadle.workflow import decode_of, decoded, specs_of
 from treadle.workflow.plan import OF
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Replay:
         loop = asyncio.get_running_loop()
         site = Site(None, loop, life, NewThreads)
         self._run = JobRun(present(history.record), "replay", lambda: None, self._results, site=site, began=history.at)
-        self._durable = _RecordedDurable(self._run, _Backend(loop, core.sizes, history.at), task.signature._codec)
+        self._durable = _RecordedDurable(self._run, _Backend(loop, core, history.at), task.signature._codec)
         self._run.durable = self._durable
         self._durable.steps.stopped, self._patience = stopped, PATIENCE if stopped is None else None
 
@@ -280,8 +280,8 @@ class _RecordedDurable(Durable):
 class _Backend:
     """The services of a worker, without a worker: nothing is stored."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sizes: Sizes, now: float) -> None:
-        self.loop, self.sizes, self._now = loop, sizes, now
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: AppCore, now: float) -> None:
+        self.loop, self.sizes, self._core, self._now = loop, core.sizes, core, now
 
     def now(self) -> float:
         return self._now
@@ -306,6 +306,21 @@ class _Backend:
 
     async def store(self, job: NewJob) -> Record:
         raise _Beyond(job.id)
+
+    async def store_all(self, jobs: Sequence[NewJob]) -> Sequence[Record]:
+        raise _Beyond(jobs[0].id)
+
+    def specs(self, record: Record, jobs: Iterable[Any], where: str) -> list[JobSpec[Any, Any]]:
+        return specs_of(self._core.tasks[record.job.task].factory, jobs, where)
+
+    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+        raise _Beyond(jobs[0].id)
+
+    def decoded(self, of: Any, text: str) -> Any:
+        return decoded(of, self._core.tasks, text)
+
+    async def cancel(self, record: Record, ids: Sequence[str]) -> None:
+        """Cancel nothing."""
 
     async def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Settle nothing."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
 from treadle.core.errors import NotRunning, StorageError
+from treadle.core.job import JobSpec, inheriting
 from treadle.core.model import OURS, LeaseRenewal, NewJob, Outcome, Record
 from treadle.durable import Durable, DurableRun
 from treadle.execution import in_thread
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
-from treadle.execution.middleware import around_step, overrides
+from treadle.execution.middleware import around_step, overrides, prepared
 from treadle.policy import guilt
 from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
@@ -26,6 +27,8 @@ from treadle.serialization.call_codec import Codec
 from treadle.storage import whole
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
+from treadle.workflow import cancel_subtree, decoded, specs_of
+from treadle.workflow.plan import adopted
 
 T = TypeVar("T")
 Fate = Literal["stored", "unsaved", "lost"]  # the result for the steps that one run sent
@@ -45,7 +48,7 @@ class WorkerDurableBackend:
         self._heartbeat, self._threads = parts.heartbeat, parts.pools.threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
         self.random = parts.app.random
-        self._layers = overrides(parts.app.layers, "step")
+        self._layers, self._sending = overrides(parts.app.layers, "step"), overrides(parts.app.layers, "enqueue")
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
@@ -109,13 +112,40 @@ class WorkerDurableBackend:
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
-            return await whole(self._storage, await self._storage.get(ids), "result")
+            return await whole(self._storage, await self._storage.get(ids), "payload", "result")
 
         return await self._repeat(read)
 
     async def store(self, job: NewJob) -> Record:
-        [row] = await self._repeat(lambda: self._storage.enqueue([job]))
+        [row] = await self.store_all([job])
         return row
+
+    async def store_all(self, jobs: Sequence[NewJob]) -> Sequence[Record]:
+        return await self._repeat(lambda: self._storage.enqueue(jobs))
+
+    def specs(self, record: Record, jobs: Iterable[Any], where: str) -> list[JobSpec[Any, Any]]:
+        return specs_of(self._app.tasks[record.job.task].factory, jobs, where)
+
+    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+        """These jobs as children of the run's job, with the headers that it gives to them, and after the middleware."""
+        record, remaining = run.record, None
+        if record.deadline_at is not None and record.started_at is not None:
+            remaining = max(0.0, record.deadline_at - record.started_at - max(0.0, self.now() - run.began))
+        headers = run.child_headers if isinstance(run, JobRun) else None
+        if headers:
+            jobs = [inheriting(new, headers) for new in jobs]
+        if self._sending:
+            jobs = await prepared(self._sending, jobs, self._app.client)
+        return tuple([adopted(new, record.job, remaining) for new in jobs])
+
+    def decoded(self, of: Any, text: str) -> Any:
+        return decoded(of, self._app.tasks, text)
+
+    async def cancel(self, record: Record, ids: Sequence[str]) -> None:
+        """Cancel these children of the job, with their own children."""
+        rows = [row for row in await self.get(ids) if row is not None and row.job.parent == record.job.id]
+        error = f"job {record.job.id} waits for it no longer"
+        await self._repeat(lambda: cancel_subtree(self._storage.get, self._storage.settle, rows, error))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> None:
         await self._repeat(lambda: self._storage.settle(outcomes))

@@ -10,6 +10,7 @@ from treadle.workflow.continuation import decode_followups as decode_followups
 from treadle.workflow.continuation import encode_followups as encode_followups
 from treadle.workflow.continuation import followups_of as followups_of
 from treadle.workflow.enqueue_args import flatten as flatten
+from treadle.workflow.enqueue_args import specs_of as specs_of
 from treadle.workflow.enqueue_args import waiting as waiting
 from treadle.workflow.finisher import WorkflowFinisher as WorkflowFinisher
 from treadle.workflow.finisher import failure_of as failure_of
@@ -23,6 +24,9 @@ from treadle.workflow.flow import gather as gather
 from treadle.workflow.fold import causes as causes
 from treadle.workflow.fold import contributions as contributions
 from treadle.workflow.fold import decode_of as decode_of
+from treadle.workflow.fold import decoded as decoded
 from treadle.workflow.fold import encoding_of as encoding_of
 from treadle.workflow.fold import failure as failure
 from treadle.workflow.fold import fatal as fatal
+from treadle.workflow.subtree import cancel_subtree as cancel_subtree
+from treadle.workflow.subtree import may_have_children as may_have_children

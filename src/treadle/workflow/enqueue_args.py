@@ -11,8 +11,8 @@ from treadle.core.job import Continuation, JobSpec, Source
 from treadle.policy.retry import Policy
 from treadle.tasks.options import Options, Seconds, Sizes, columns
 from treadle.tasks.when import HasId, When
-from treadle.workflow.checks import miscombined
-from treadle.workflow.flow import WHERE_TO, Flow, Gather, behind
+from treadle.workflow.checks import miscombined, usable
+from treadle.workflow.flow import WHERE_TO, Flow, Gather, behind, flow
 from treadle.workflow.plan import FLOW
 
 T = TypeVar("T")
@@ -54,6 +54,13 @@ def _many(some: Iterable[T]) -> Iterable[T]:
             f"expected specs (task.job(...)) or flows, found {items!r}; calling a task runs its function here",
         )
     return some
+
+
+def specs_of(source: Source, jobs: Iterable[Continuation[Any, Any]], where: str) -> list[JobSpec[Any, Any]]:
+    """Jobs that a function waits for, each as one job: a chain is a flow. Raises BadOption and BadArgument."""
+    specs = flatten([jobs], source)
+    usable(specs, where, source)
+    return [flow(spec).job(source=source) if spec.others and spec.new.task != FLOW else spec for spec in specs]
 
 
 def waiting(

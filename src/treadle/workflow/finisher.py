@@ -12,7 +12,7 @@ from typing import Any, Final
 from treadle.core import defaults
 from treadle.core.errors import AnswerTooLarge, JobNotDone, StorageError, WorkflowFailed
 from treadle.core.job import not_done
-from treadle.core.model import ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.model import CHILDREN, Outcome, Record, State
 from treadle.core.rare_log import RareLog
 from treadle.core.stored_text import FORMS
 from treadle.policy import judge, unread
@@ -21,6 +21,7 @@ from treadle.storage import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
+from treadle.workflow.subtree import cancel_subtree
 
 log = logging.getLogger("treadle")
 
@@ -70,7 +71,9 @@ class WorkflowFinisher:
             children = await rows_of(self._whole, record.after)
             record = await whole_row(self._storage, record)
             if plan.guard:
-                await self._cancel([child for child in children if _are_siblings(child, record)], record)
+                siblings = [child for child in children if _are_siblings(child, record)]
+                error = f"another child of {record.job.parent} failed"
+                await cancel_subtree(self._storage.get, self._storage.settle, siblings, error)
             elif plan.mark is None and not all(child.state.final for child in children):
                 return waits_again(record)  # a child was reopened meanwhile
         except AnswerTooLarge as error:  # a single row: waiting does not make it smaller
@@ -85,29 +88,6 @@ class WorkflowFinisher:
 
     async def _whole(self, ids: Sequence[str]) -> Sequence[Record | None]:
         return await whole(self._storage, await self._storage.get(ids), "result", "value", "checkpoints")
-
-    async def _cancel(self, jobs: Sequence[Record], guard: Record) -> None:
-        """Cancel these jobs and their descendants, but no job of another parent that was returned for a key. Jobs that
-        end meanwhile are left as they are."""
-        rows = [row for row in jobs if not row.state.final]
-        for row in rows:
-            if row.function_done:
-                children = await rows_of(self._storage.get, row.after)
-                await self._cancel([child for child in children if child.job.parent == row.job.id], guard)
-        await self._storage.settle(
-            [
-                Outcome(
-                    id=row.job.id,
-                    version=row.version,
-                    state=State.CANCELLED,
-                    attempt=row.attempt,
-                    reason=ASKED,
-                    result=row.result,
-                    error=f"another child of {guard.job.parent} failed",
-                )
-                for row in rows
-            ]
-        )
 
 
 def _is_closed(row: Record) -> bool:

@@ -230,7 +230,7 @@ def _of(encoding: Encoding) -> Pairs:
 def decode_of(row: Record, tasks: Mapping[str, Any], text: str, folded: bool = False) -> Any:
     """The own result of a row (`folded`: the value of its workflow), decoded by the codec of the task that encoded it.
     Raises BadResult."""
-    return _decode(encoding_of(row, folded), tasks, text, folded)
+    return decoded(encoding_of(row, folded), tasks, text, folded)
 
 
 def _parts(text: str) -> list[msgspec.Raw]:
@@ -241,10 +241,11 @@ def _parts(text: str) -> list[msgspec.Raw]:
         return []
 
 
-def _decode(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: bool) -> Any:
+def decoded(encoding: Encoding, tasks: Mapping[str, Any], text: str, folded: bool = False) -> Any:
+    """A result or a value, decoded by the codec of the task that encoded it. Raises BadResult."""
     if isinstance(encoding, list) and len(parts := _parts(text)) == len(encoding):
         return [
-            _decode(task_name, tasks, bytes(raw).decode(), folded)
+            decoded(task_name, tasks, bytes(raw).decode(), folded)
             for task_name, raw in zip(encoding, parts, strict=True)
         ]
     task: Task | None = tasks.get(encoding) if isinstance(encoding, str) else None

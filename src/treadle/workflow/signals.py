@@ -1,27 +1,20 @@
-"""Signals and once-locks: rows without a task. The sender of a signal settles its row; the first job that stores a
-lock gets it.
+"""The rows of mailboxes and once-locks, which have no task. The first job that stores a lock gets it.
 
-A signal of one name to one job has several rows, numbered by turn. The wait and the signal use the first row that is
-not used up. A row is used up if the wait for it timed out.
+A mailbox is a name of one job, for signals and messages. Its rows are numbered by turn. A sender stores the first row
+that is free, with the value, or settles it with the value if the job waits there. A row is used up if it has a value,
+or if the wait for it timed out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import partial
-from itertools import count
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import UNREADABLE, BadOption, ForeignRow, Signalled
-from treadle.core.model import EXPIRED, NewJob, Outcome, Record, State
-from treadle.policy.rounds import round_of
-from treadle.storage import patiently
-from treadle.storage.contract import Storage
+from treadle.core.errors import UNREADABLE, BadOption, ForeignRow
+from treadle.core.model import NewJob, Record, State
 
 SIGNAL = "treadle:signal:"  # prefix of the ids of signal rows
 ONCE_KEY = "treadle.once "  # prefix of the keys of once-locks
@@ -30,12 +23,16 @@ SEEN_AT_ONCE = 8  # rows read in one round trip
 
 
 class SignalRow(Struct, frozen=True, omit_defaults=True):
-    """The payload of a signal row: readable for operators, and used to tell rounds of a reopened job apart."""
+    """The header of a row of a mailbox, which operators read.
+
+    given  a sender stored the row, with the value; otherwise the wait of the job did
+    ask    the tag of the row that takes the answer; "": the sender waits for none
+    """
 
     job: str
     signal: str
-    reopenings: int = 0
-    given: bool = False  # the sender stored the row, and may have died before settling it
+    given: bool = False
+    ask: str = ""
 
 
 class OnceLock(Struct, frozen=True):
@@ -45,6 +42,7 @@ class OnceLock(Struct, frozen=True):
     once: str
 
 
+HEADER = "treadle:signal"  # the header with a `SignalRow`: an operator reads it without keys
 _read_lock = msgspec.json.Decoder(OnceLock).decode
 _read_signal = msgspec.json.Decoder(SignalRow).decode
 
@@ -54,18 +52,24 @@ def signal_id(job: str, name: str, turn: int) -> str:
     return f"{SIGNAL}{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
 
 
-def signal_row(row: Record, name: str, turn: int, deadline: float, given: bool = False) -> NewJob:
-    """A row of a signal to this job. It belongs to the job's workflow, so it is kept until the workflow has ended."""
-    payload = msgspec.json.encode(SignalRow(row.job.id, name, row.reopenings, given)).decode()
+def signal_row(row: Record, name: str, turn: int, deadline: float) -> NewJob:
+    """The row that a job waits for until a sender settles it with a value."""
+    return mailbox_row(SignalRow(row.job.id, name), turn, row.job, deadline)
+
+
+def mailbox_row(header: SignalRow, turn: int, job: NewJob, deadline: float, payload: str = "[]") -> NewJob:
+    """A row of a mailbox of this job. It belongs to the job's workflow, so it is kept until the workflow has ended, or
+    until the job has received it and settles it with `keep=0`."""
     return NewJob(
-        id=signal_id(row.job.id, name, turn),
+        id=signal_id(job.id, header.signal, turn),
         task="",
         payload=payload,
-        queue=row.job.queue,
-        root=row.job.root or row.job.id,
-        parent=row.job.id,
+        queue=job.queue,
+        root=job.root or job.id,
+        parent=job.id,
         deadline=deadline,
-        keep_failed=0.0,
+        keep_failed=defaults.KEEP,
+        headers=((HEADER, msgspec.json.encode(header).decode()),),
     )
 
 
@@ -83,69 +87,34 @@ def check_signal(stored: Record, row: Record) -> Record:
 
 
 def signal_name(row: Record) -> str | None:
-    """The name of the signal of this row; None if the row is not a signal's, or its payload cannot be read."""
+    """The name of the signal of this row; None if the row is not a signal's, or its header cannot be read."""
     if row.job.task or not row.job.id.startswith(SIGNAL):
         return None
-    signal = _signal_of(row)
+    signal = header_of(row.job)
     return None if signal is None else signal.signal
 
 
-def _signal_of(row: Record) -> SignalRow | None:
-    """The payload of a signal row; None if another program stored something else."""
+def header_of(job: NewJob) -> SignalRow | None:
+    """The header of a row of a mailbox; None if another program stored something else."""
     try:
-        return _read_signal(row.job.payload)
+        return _read_signal(dict(job.headers).get(HEADER, ""))
     except UNREADABLE:
         return None
 
 
-def usable(stored: Record, row: Record, timed: bool) -> bool:
-    """Whether a wait of this job may use this row: it is open, the signal was given, or (`timed`) this very wait timed
-    out on it. Rows of an earlier round, or cancelled by an operator, are not used."""
-    if not stored.state.final or stored.state is State.SUCCEEDED:
-        return True
-    signal = _signal_of(stored)
-    return (
-        signal is not None
-        and timed
-        and stored.reason == EXPIRED
-        and signal.reopenings == row.reopenings
-        and not signal.given
-    )
+def is_message(stored: Record) -> bool:
+    """Whether the row has a value that the job may receive. A row that its sender stored has it, whatever became of the
+    sender, unless an operator has cancelled the row."""
+    if stored.result is not None:
+        return stored.state is State.SUCCEEDED
+    signal = header_of(stored.job)
+    return signal is not None and signal.given and stored.state is not State.CANCELLED
 
 
-async def give(storage: Storage, row: Record, name: str, text: str, nonce: str, reach: tuple[str, ...] = ()) -> None:
-    """Settle the first row of this signal that is not used up; store it first if the job does not wait yet.
-
-    reach  the queues that the caller has access to; (): every queue
-    Raises Signalled if the signal was given before, ForeignRow if another caller has stored its row.
-    """
-    for start in count(1 + round_of(row.checkpoints).turns.get(name, 0), SEEN_AT_ONCE):
-        turns = range(start, start + SEEN_AT_ONCE)
-        rows: Sequence[Record | None] = await storage.get([signal_id(row.job.id, name, turn) for turn in turns])
-        for turn, existing in zip(turns, rows, strict=True):
-            if existing is None:
-                new = replace(signal_row(row, name, turn, defaults.SIGNAL_GIVEN, given=True), reach=reach)
-                [existing] = await patiently(partial(storage.enqueue, [new]))
-            check_signal(existing, row)
-            while not existing.state.final:
-                # A repeated outcome must have the same `value`, so of two senders only one gets "applied".
-                out = Outcome(
-                    id=existing.id,
-                    version=existing.version,
-                    state=State.SUCCEEDED,
-                    result=text,
-                    value=nonce,
-                    reach=reach,
-                )
-                [answer] = await storage.settle([out])
-                if answer.status == "applied":
-                    return
-                [again] = await storage.get([existing.id])
-                if again is None:
-                    break
-                existing = again
-            if existing.state is State.SUCCEEDED:
-                raise Signalled(row.job.id, name)
+def usable(stored: Record) -> bool:
+    """Whether a wait may use this row: it is open, or it has a value. Others have expired, or an operator has cancelled
+    them."""
+    return not stored.state.final or is_message(stored)
 
 
 def once_lock(id: str, row: Record, key: object, keep: float) -> NewJob:

@@ -128,7 +128,7 @@ class RowChecks:
         names = self._names(task)
         self.patches.look(row, names.patches)
         for key, text in row.checkpoints:
-            if key.startswith((OURS, PATCHED)):
+            if key.startswith((OURS, PATCHED, "answer:")):  # an answer has the name of the mailbox of its message
                 continue
             if not names.has(key):
                 self._step(row, task, key, names)
@@ -186,12 +186,12 @@ class RowChecks:
         if name is None or parent is None or task is None or row.job.id not in parent.after:
             return
         names = self._names(task)
-        if not names.has(f"wait:{name}"):
+        if not names.has(f"wait:{name}") and not names.has(f"receive:{name}"):
             self._findings.add(
                 "signal",
                 task.name,
                 f"jobs wait for the signal {name!r}, which its source does not wait for any more",
-                f"keep `wait_for({name!r})` until these jobs have ended",
+                f"keep `wait_for({name!r})` or `receive({name!r})` until these jobs have ended",
                 place=name,
                 row=parent,
             )

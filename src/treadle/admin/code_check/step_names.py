@@ -18,14 +18,24 @@ from msgspec import Struct
 
 from treadle.durable import PATCHED
 
-PREFIX: Final = {
+PREFIX: Final = {  # method -> how its checkpoints begin
     "step": "",
     "sleep": "sleep:",
     "wait_for": "wait:",
+    "receive": "receive:",
+    "receive_ask": "receive:",
+    "publish": "publish:",
     "patched": PATCHED,
-}  # method -> how its checkpoints begin
+}
+OF_JOBS: Final = {  # method -> the checkpoints of waits, which are named after the task of a job
+    "call": "call:.*",
+    "map": "map:.*",
+    "as_completed": "(as_completed|ended):.*",
+    "first": "first",
+    "timeout": "timeout",
+}
 MOST: Final = 200  # functions that are read for one task
-STEP_NUMBER: Final = re.compile(r"#\d+$")  # what ends the names of the second and later steps of a name
+STEP_NUMBER: Final = re.compile(r"(#p?\d+)+$")  # what ends the names of the second and later steps of a name
 
 
 class StepNames(Struct):
@@ -58,6 +68,8 @@ def steps_of(function: Callable[..., Any]) -> StepNames:
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and (method := _method(call.func)) in PREFIX:
                 _note(names, call, method, source)
+            elif isinstance(call, ast.Call) and method in OF_JOBS:
+                names.patterns.append(re.compile(OF_JOBS[method]))
     if not names.names and not names.patterns:
         names.is_open = True
     return names

@@ -20,6 +20,8 @@ TreadleError
 ├── UnknownVersion               the job began with a version of its task that this code does not have
 ├── StepFailed                   a step raised an error that cannot be raised again in a later run
 ├── Signalled                    the job was given that signal before
+├── MailboxFull                  a mailbox of a job takes no more messages
+├── AskRefused                   the job refused a question
 ├── BadDependency (ValueError)   a provider that cannot work, or a direct call without its value
 ├── ResourceFailed               a worker cannot open what its jobs share
 │   ├── LifespanFailed           the lifespan of the app raised, or yields never or twice
@@ -66,6 +68,7 @@ from treadle.core.errors.calls import BadTask as BadTask
 from treadle.core.errors.calls import TooLarge as TooLarge
 from treadle.core.errors.calls import UnknownSchedule as UnknownSchedule
 from treadle.core.errors.calls import UnknownTask as UnknownTask
+from treadle.core.errors.jobs import AskRefused as AskRefused
 from treadle.core.errors.jobs import ForeignRow as ForeignRow
 from treadle.core.errors.jobs import IdTaken as IdTaken
 from treadle.core.errors.jobs import JobCancelled as JobCancelled
@@ -73,6 +76,7 @@ from treadle.core.errors.jobs import JobExpired as JobExpired
 from treadle.core.errors.jobs import JobFailed as JobFailed
 from treadle.core.errors.jobs import JobNotDone as JobNotDone
 from treadle.core.errors.jobs import KeyHeld as KeyHeld
+from treadle.core.errors.jobs import MailboxFull as MailboxFull
 from treadle.core.errors.jobs import QueueFull as QueueFull
 from treadle.core.errors.jobs import Signalled as Signalled
 from treadle.core.errors.jobs import Stale as Stale

@@ -115,6 +115,28 @@ class Signalled(TreadleError):
         super().__init__(f"job {id} has already received the signal {name!r}; the first value stays")
 
 
+class MailboxFull(TreadleError):
+    """The mailbox of a job holds as many messages as it takes. This one was not stored.
+
+    most  the messages that it takes
+    """
+
+    def __init__(self, id: str, name: str, most: int) -> None:
+        self.id, self.name, self.most = id, name, most
+        super().__init__(
+            f"the mailbox {name!r} of job {id} is full: {most:,} messages wait. Send again later; if the job does not "
+            "receive them, find out why it does not run"
+        )
+
+
+class AskRefused(TreadleError):
+    """The job refused the question, with `ask.refuse(why)`."""
+
+    def __init__(self, id: str, name: str, why: str) -> None:
+        self.id, self.name, self.why = id, name, why
+        super().__init__(f"job {id} refused the question {name!r}: {why}")
+
+
 class JobNotDone(TreadleError):
     """A job that did not succeed, or has not ended. `error` is the stored text, `reason` one word such as "aborted"."""
 

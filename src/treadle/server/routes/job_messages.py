@@ -75,6 +75,13 @@ class Patience(Struct, frozen=True):
     timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 20.0
 
 
+class ValueRead(Struct, frozen=True):
+    """The name of a published value, and how long to wait for the first one."""
+
+    name: Name
+    timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 0.0
+
+
 class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     tree: bool = True
 
@@ -99,6 +106,29 @@ class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     value: Any = None
+
+
+class MessageSent(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of a mailbox, and a value, any JSON.
+
+    key  a message that is sent again with its key is received once
+    """
+
+    name: Name
+    value: Any = None
+    key: Name | None = None
+
+
+class AskSent(MessageSent, frozen=True, forbid_unknown_fields=True):
+    """A message, and how long its sender waits for the answer."""
+
+    timeout: Annotated[float, Meta(ge=0, description="Seconds.")] = 10.0
+
+
+class Answered(Struct, frozen=True):
+    """A value of a job, any JSON."""
+
+    value: Any
 
 
 class Acted(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The operations on jobs: send, list, show, wait, cancel, retry, signal, delete."""
+"""The operations on jobs: send, list, show, wait, cancel, retry, delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from treadle.admin import JobHistory, audit, stored_values
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
-from treadle.core.errors import ForeignRow, IdTaken, StorageError, UnknownJob
+from treadle.core.errors import IdTaken, StorageError, UnknownJob
 from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
 from treadle.server.auth import rights
@@ -24,11 +24,10 @@ from treadle.server.longpoll import BEAT, LongPoll
 from treadle.server.middleware import allowed, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.path_parts import path_part
-from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience, SignalAsked
-from treadle.server.routes.shown import hidden_by, one_queue
+from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience
+from treadle.server.routes.shown import hidden_by, one_queue, value_shown
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
-from treadle.server.shown_payloads import ENCODE
 from treadle.server.time_slices import in_turns
 from treadle.server.views import (
     CallAsked,
@@ -277,30 +276,6 @@ class JobRoutes:
         """Delete an ended job."""
         return Acted(await self._jobs(call).recorded(call.receipt).delete(call.part("id")))
 
-    @Operation(
-        "POST /v1/jobs/{id}/signal",
-        tag="jobs",
-        scope="operate",
-        others=(404, 409),
-        audit="job.signal",
-        details=("name",),
-    )
-    async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
-        """Send a signal to a job that waits for it now or later.
-
-        The answer is 409 if the job has the signal already, or has ended.
-        """
-        try:
-            with call.heard() as warnings:
-                await self._jobs(call).signal(call.part("id"), call.body.name, call.body.value)
-        except ForeignRow as error:
-            if call.token.queues:
-                raise Refused(
-                    409, "foreign_row", "another caller has stored the row of this signal", id=error.id
-                ) from None
-            raise
-        return Acted(1, warnings.text)
-
     @Operation("GET /v1/jobs/{id}/history", tag="jobs", scope="read", others=(404,))
     async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
         """Show the last runs of a job, its steps and signals, and the states of its children."""
@@ -328,10 +303,7 @@ def _shown(history: JobHistory, redaction: Redaction) -> JobHistory:
     return replace(
         history,
         attempts=tuple(attempts),
-        steps=tuple(replace(step, value=_value(step.name, step.value, redaction)) for step in history.steps),
-        signals=tuple(replace(one, value=_value(one.name, one.value, redaction)) for one in history.signals),
+        steps=tuple(replace(step, value=value_shown(step.name, step.value, redaction)) for step in history.steps),
+        values={name: value_shown(name, value, redaction) for name, value in history.values.items()},
+        signals=tuple(replace(one, value=value_shown(one.name, one.value, redaction)) for one in history.signals),
     )
-
-
-def _value(name: str, value: Any, redaction: Redaction) -> Any:
-    return None if value is None else redaction.named(name, stored_values.carried(value, repr(type(value)), ENCODE))

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from treadle.admin import Hide
+from treadle.admin import Hide, stored_values
 from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json
 from treadle.server.errors import Refused
@@ -27,6 +27,11 @@ def hidden_by(redaction: Redaction) -> Hide:
             return []
 
     return hide
+
+
+def value_shown(name: str, value: Any, redaction: Redaction) -> Any:
+    """The value of a step, a signal or another thing with a name, as JSON without secrets."""
+    return None if value is None else redaction.named(name, stored_values.carried(value, repr(type(value)), ENCODE))
 
 
 def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:

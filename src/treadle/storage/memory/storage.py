@@ -44,7 +44,7 @@ from treadle.storage.memory import transfer
 from treadle.storage.memory.claim import ClaimWalk
 from treadle.storage.memory.recount import recount
 from treadle.storage.memory.tables import Tables
-from treadle.storage.row_rules import CLOCK_BACK, first_moment, in_order, kept_longer, taken_back
+from treadle.storage.row_rules import CLOCK_BACK, first_moment, in_order, kept_longer, taken_back, workflow_of
 from treadle.storage.topic_waiters import TopicWaiters
 from treadle.storage.transfer import Chunk, MoveState, check_replaces, gone, refusal, shut
 from treadle.storage.value_checks import check_ask, check_beat, check_changes, check_jobs, check_rows, odd_outcomes
@@ -310,7 +310,7 @@ class MemoryStorage:
             if row.expires_at is not None
             and row.expires_at <= now
             and row.job.id not in awaited
-            and (row.job.root or row.job.id) not in workflows
+            and workflow_of(row) not in workflows
         ]
         longer, went = kept_longer(self._jobs.values(), now), 0
         for _, id in sorted(old):

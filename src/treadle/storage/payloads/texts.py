@@ -19,7 +19,7 @@ from treadle.blobs import Objects, digest_of
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import ACT, ROUND, LeaseRenewal, NewJob, Outcome, Pairs, Record
+from treadle.core.model import ACT, MAILBOX, ROUND, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
 from treadle.serialization import Keys, UnknownKey
@@ -27,7 +27,7 @@ from treadle.storage.row_rules import OWN_ID
 
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
-SIGNAL: Final = f"{OWN_ID}signal:"
+SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
@@ -51,13 +51,14 @@ def owner_of(name: str) -> tuple[str, str] | None:
 
 
 def is_own_job(job: NewJob) -> bool:
-    """Whether this is one of Treadle's own rows, whose payload servers read: signals, schedules, flows."""
-    return not job.task or job.task.startswith(OWN)
+    """Whether this is one of Treadle's own rows, whose payload servers read: schedules, flows, once-locks. That of a
+    message is the user's."""
+    return job.task.startswith(OWN) or (not job.task and not job.id.startswith(SIGNAL))
 
 
 def is_own_id(id: str) -> bool:
-    """Whether the outcome of this row is Treadle's own; the value of a signal is the user's."""
-    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith(SIGNAL)
+    """Whether the outcome of this row is Treadle's own; messages and answers are the user's."""
+    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith((SIGNAL, ANSWER))
 
 
 class Texts:
@@ -129,7 +130,12 @@ class Texts:
             return pairs
         return tuple(
             [
-                (name, text if name in PLAIN else await self._stored(text, id, f"checkpoint:{name}"))
+                (
+                    name,
+                    text
+                    if name in PLAIN or name.startswith(MAILBOX)
+                    else await self._stored(text, id, f"checkpoint:{name}"),
+                )
                 for name, text in pairs
             ]
         )

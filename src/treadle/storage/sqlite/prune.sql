@@ -1,5 +1,5 @@
 -- An ended row may be deleted when no unfinished job names it in `after` and every job of its workflow has ended: the
--- root, and all jobs with that root.
+-- root, and all jobs with that root. A row without a task that was settled with `keep=0` (60 s) is not kept by its root.
 
 -- One row of JSON: a thread that steps through many rows loses the GIL at each.
 
@@ -8,8 +8,10 @@ SELECT json_group_array(json_array(seq, id, flags)) FROM (
     SELECT j.seq, j.id, j.flags FROM job j WHERE j.expires_at <= ?1 AND j.expires_at IS NOT NULL
     AND NOT (j.flags & 1 AND EXISTS (
         SELECT 1 FROM edge e JOIN job d ON d.id = e.down WHERE e.up = j.id AND e.named AND d.state < 3))
-    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(j.root, j.id) AND u.root IS NOT NULL AND u.state < 3)
-    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.id = j.root AND u.root IS NULL AND u.state < 3)
+    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.root = coalesce(j.root, j.id) AND u.root IS NOT NULL AND u.state < 3
+        AND (j.root IS NULL OR j.task <> '' OR j.expires_at > j.ended_at + 60))
+    AND NOT EXISTS (SELECT 1 FROM job u WHERE u.id = j.root AND u.root IS NULL AND u.state < 3
+        AND (j.task <> '' OR j.expires_at > j.ended_at + 60))
 ORDER BY j.expires_at, j.id LIMIT ?2);
 
 -- A job that was cancelled because of an upstream, or failed because of a child, may be reopened, and then waits again

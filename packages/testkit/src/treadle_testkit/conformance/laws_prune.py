@@ -174,6 +174,26 @@ async def test_law09_a_workflow_stays_whole(storage: Storage, clock: HandClock) 
     assert await states(storage, "r x y") == [None, None, SUCCEEDED]
 
 
+@shows("a prune deletes a row without a task that was settled with `keep=0`, also while its workflow continues")
+async def test_law09_a_released_row_does_not_wait_for_its_workflow(storage: Storage, clock: HandClock) -> None:
+    """Messages that a job has received are such rows. One that is not released stays, and one that a job names."""
+    rows = tuple(job(id, task="", root="r", parent="r", keep=60.5, keep_failed=300) for id in ("a", "b", "c", "d"))
+    await storage.enqueue([job("r", keep=60), *rows])
+    held = await claim_one(storage)
+    for id in ("a", "b", "c"):
+        await settle(storage, done(await row(storage, id)))
+        if id != "c":
+            await settle(storage, done(await row(storage, id), keep=0))
+    await settle(storage, cancelled(await row(storage, "d"), keep=0))
+    await settle(storage, out(held, WAITING, after=("b",), delay=1000))
+    clock.advance(100)
+    assert await storage.prune(9) == 2
+    assert await states(storage, "a b c d") == [None, SUCCEEDED, SUCCEEDED, None]
+    await run(storage, "r")
+    clock.advance(100)
+    assert await storage.prune(9) == 3
+
+
 async def test_law09_an_ended_root_stays_while_a_descendant_runs(storage: Storage, clock: HandClock) -> None:
     """A child that no job waits for keeps its ancestors."""
     await storage.enqueue([job("r", keep=60)])

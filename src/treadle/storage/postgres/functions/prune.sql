@@ -31,7 +31,7 @@ BEGIN
             SELECT e.ctid FROM ended e
             WHERE e.expires_at >= coalesce(past, '-Infinity') AND e.expires_at <= t AND NOT (
                 (EXISTS (SELECT 1 FROM edge) OR EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
-                AND is_needed(e.id, e.root))
+                AND is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at)))
             ORDER BY e.expires_at, e.id LIMIT greatest(scan_limit, 0) FOR UPDATE SKIP LOCKED);
         EXIT WHEN past IS NULL OR cardinality(picked) = scan_limit;
         past := NULL;
@@ -51,7 +51,7 @@ BEGIN
                     SELECT state, reason, expires_at, after FROM ended WHERE id = w.down OFFSET 0) AS d
                 WHERE w.up = e.id AND d.expires_at > t AND e.id = ANY (d.after)
                     AND (d.state = 5 AND d.reason = 'upstream' OR d.state = 4 AND d.reason = 'children')) AS until
-            FROM ended e WHERE e.ctid = ANY (picked) AND NOT is_needed(e.id, e.root)
+            FROM ended e WHERE e.ctid = ANY (picked) AND NOT is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))
         ), turn AS (  -- those up to the last row that is deleted
             SELECT * FROM (
                 SELECT f.*, count(*) FILTER (WHERE f.until IS NULL) OVER (
@@ -68,7 +68,7 @@ BEGIN
     WITH away AS (
         DELETE FROM ended e
         WHERE e.ctid = ANY (picked) AND (named OR NOT (
-            (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL) AND is_needed(e.id, e.root)))
+            (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL) AND is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))))
         RETURNING e.id, e.expires_at, e.queue, e.task, e.state
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away
@@ -85,6 +85,10 @@ BEGIN
         reached := greatest(reached, passed);
     END IF;
 END $$;
+
+-- The root of a row, as far as it keeps the row: a row without a task that was settled with `keep=0` is not kept.
+CREATE FUNCTION workflow_of(task text, root text, ended_at float8, expires_at float8) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN task <> '' OR expires_at > ended_at + ${KEEP_LEAST} THEN root END $$;
 
 CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -71,7 +71,10 @@ local needed = {}
 do
   local roots = {}
   for k, id in ipairs(ids) do
-    local root = rows[id] and rows[id].job.root
+    local row = rows[id]
+    local root = row and row.job.root
+    -- a row without a task that was settled with `keep=0` (60 s) is not kept by its root
+    if row and row.job.task == '' and row.expires_at <= row.ended_at + 60 then root = nil end
     roots[k] = root and root ~= '' and root or id
   end
   local named, unfinished = fetch(ns .. ':needs', ids), fetch(ns .. ':roots', roots)

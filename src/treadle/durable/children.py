@@ -1,0 +1,221 @@
+"""Children that a function waits for: `current().call`, `map` and `as_completed`.
+
+The settle that suspends a run stores the children of its waits, in one commit. The id of a child follows from the job,
+its round and the key of the call, so a repeated run finds its children. Their results and failures are entries of the
+parent's history. A job with a key or an id of its own may be another one: an enqueue stores it before the run is
+suspended, and the entry names the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from treadle.core import ids
+from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
+from treadle.core.job import JobSpec, not_done
+from treadle.core.model import NewJob, Record, State
+from treadle.durable.checkpoints import StepRequest, checksum_of
+from treadle.durable.failures import failure_of
+from treadle.durable.pending import Pending
+from treadle.durable.step_taker import StepTaker
+from treadle.workflow import encoding_of
+
+READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
+LIVES: Final = 8  # reopenings of a job whose children are found again
+HELD: Final = 60.0  # s between two looks at a job that held the key: it may wait for this one
+MOST_LOOKED: Final = 1_000  # rows that are read to find out whether it does
+AS_TEXT: Final = "treadle:text"
+
+Spec = JobSpec[Any, Any]
+
+
+def name_of(specs: Sequence[Spec]) -> str:
+    """The task of these jobs, for the key of their entry."""
+    tasks = {spec.new.task.removeprefix("treadle.") for spec in specs}
+    return tasks.pop() if len(tasks) == 1 else "jobs"
+
+
+def checksum_of_jobs(specs: Sequence[Spec]) -> Any:
+    """A checksum of what these jobs do; UNSET if it is large."""
+    return checksum_of([(spec.new.task, spec.new.payload) for spec in specs], {})
+
+
+class Children:
+    """The children of one call: their ids, their rows, and what is stored for them."""
+
+    def __init__(self, run: StepTaker, request: StepRequest, specs: Sequence[Spec]) -> None:
+        self._run, self.request, self.specs = run, request, specs
+        self._job, self._life = run.run.record.job.id, run.run.record.reopenings
+
+    def id(self, index: int, life: int | None = None) -> str:
+        """The id of a child in this life of the job, or in an earlier one."""
+        life = self._life if life is None else life
+        stem = ids.derived(self._job, "call", self._run.round.number, self.request.key, life)
+        return f"{stem}-{index:06d}"
+
+    async def rows(self) -> list[Record | None]:
+        """Their rows, with their results; None: not stored. A child that has failed before the job was reopened counts
+        as not stored."""
+        rows: list[Record | None] = [None] * len(self.specs)
+        if self.request.key not in self._run.checkpoints.entries and not self._life:
+            return rows
+        for life in range(self._life, max(-1, self._life - LIVES), -1):
+            missing = [index for index, row in enumerate(rows) if row is None]
+            stored = await read(self._run, [self.id(index, life) for index in missing])
+            for index, row in zip(missing, stored, strict=True):
+                if row is not None and (life == self._life or not row.state.final or row.state is State.SUCCEEDED):
+                    rows[index] = row
+        return rows
+
+    def open(self, rows: Sequence[Record | None]) -> tuple[str, ...]:
+        """The ids of the children that have not ended, as `rows` returned them."""
+        return tuple(
+            [
+                self.id(index) if row is None else row.id
+                for index, row in enumerate(rows)
+                if row is None or not row.state.final
+            ]
+        )
+
+    async def cancel(self) -> None:
+        """Cancel those that have not ended."""
+        ids = [row.id for row in await self.rows() if row is not None and not row.state.final]
+        for start in range(0, len(ids), READ):
+            await self._run.backend.cancel(self._run.run.record, ids[start : start + READ])
+
+    async def new(self, indexes: Sequence[int]) -> tuple[NewJob, ...]:
+        """The jobs to store for these children, each behind the other jobs of its flow."""
+        jobs: list[NewJob] = []
+        for index in indexes:
+            spec, id = self.specs[index], self.id(index)
+            jobs += [replace(other, root=None, parent=_moved(other.parent, spec.id, id)) for other in spec.others]
+            jobs.append(replace(spec.new, id=id, nonce=None))
+        return await self._run.backend.adopted(self._run.run, jobs)
+
+
+def _moved(parent: str | None, old: str, new: str) -> str | None:
+    return new if parent == old else parent
+
+
+async def read(run: StepTaker, ids: Sequence[str]) -> list[Record | None]:
+    """These rows with their results, some hundred at a time."""
+    rows: list[Record | None] = []
+    for start in range(0, len(ids), READ):
+        rows += await run.backend.get(ids[start : start + READ])
+    return rows
+
+
+def error_of_row(row: Record) -> JobNotDone:
+    """The error of a child that did not succeed, with the first line of its own error."""
+    return not_done(replace(row, error=error_line(row.error)))
+
+
+def raw_of(row: Record) -> Raw:
+    """The stored result as JSON: a text of another format, which a codec of the user has written, in an object."""
+    text = row.result or "null"
+    try:
+        msgspec.json.decode(text, type=Raw)
+    except UNREADABLE:
+        return Raw(msgspec.json.encode({AS_TEXT: text}))
+    return Raw(text.encode())
+
+
+def value_of(run: StepTaker, spec: Spec, raw: Raw, of: Any) -> Any:
+    """The result of a child, decoded. `of`: the tasks that encoded it; UNSET: that of the spec."""
+    text = bytes(raw).decode()
+    if text.startswith(f'{{"{AS_TEXT}"'):
+        text = msgspec.json.decode(text, type=dict[str, str])[AS_TEXT]
+    if spec.decode is None or of is not UNSET:
+        return run.backend.decoded(None if of is UNSET else of, text)
+    return spec.decode(text)
+
+
+def keep_failure(run: StepTaker, request: StepRequest, row: Record) -> None:
+    """Record that the wait has ended with the failure of this child."""
+    failure, shown = failure_of(request.key, error_of_row(row), run.checkpoints.round)
+    run.errors[request.key] = shown, shown
+    run.checkpoints.keep(request, request.entry_of(failure=failure, child=row.id))
+
+
+class ChildWait:
+    """The wait for one child."""
+
+    def __init__(self, run: StepTaker, request: StepRequest, spec: Spec) -> None:
+        self._run, self.request, self._spec = run, request, spec
+        self._children = Children(run, request, [spec])
+        self._is_own = spec.new.key is None and spec.new.nonce is None
+
+    async def look(self) -> Pending | None:
+        entry = self._run.checkpoints.entries.get(self.request.key)
+        if entry is not None and (entry.result is not None or entry.failure is not UNSET):
+            return None
+        pending, row = await (self._look_at_own() if self._is_own else self._look_at_named())
+        if row is not None and row.state.final:
+            self._keep(row)
+            return None
+        return pending
+
+    async def _look_at_own(self) -> tuple[Pending, Record | None]:
+        [row] = await self._children.rows()
+        if row is not None:
+            return Pending((row.id,)), row
+        new = await self._children.new([0])
+        self._keep_id(self._children.id(0))
+        return Pending((self._children.id(0),), new), None
+
+    async def _look_at_named(self) -> tuple[Pending, Record | None]:
+        """A job with a key or an id of its own: the stored row may be another one."""
+        entry = self._run.checkpoints.entries.get(self.request.key)
+        [row] = [None] if entry is None or not entry.child else await read(self._run, [entry.child])
+        if row is None:
+            new = self._spec.new
+            id = new.id if new.nonce is not None else self._children.id(0)
+            jobs = await self._run.backend.adopted(self._run.run, [replace(new, id=id)])
+            [row] = await self._run.backend.store_all(jobs)
+            self._keep_id(row.id)
+        if row.job.parent == self._run.run.record.job.id or row.state.final:
+            return Pending((row.id,)), row
+        if await self._waits_for_this(row):
+            job = self._run.run.record.job.id
+            raise BadStep(self.request.key, f"job {row.id} holds its key and waits for job {job}: neither would end")
+        return Pending((row.id,), until=self._run.moment() + HELD), row
+
+    async def _waits_for_this(self, row: Record) -> bool:
+        """Whether this row waits for this job, directly or through others."""
+        own, seen, level = self._run.run.record.job.id, {row.id}, [row]
+        while level and len(seen) < MOST_LOOKED:
+            ups = {up for row in level if row.state is State.WAITING for up in row.after} - seen
+            if own in ups or row.id == own:
+                return True
+            seen |= ups
+            level = [up for up in await read(self._run, sorted(ups)) if up is not None]
+        return row.id == own
+
+    def _keep_id(self, id: str) -> None:
+        self._run.checkpoints.keep(self.request, self.request.entry_of(child=id))
+
+    def _keep(self, row: Record) -> None:
+        run, request = self._run, self.request
+        if row.state is not State.SUCCEEDED:
+            keep_failure(run, request, row)
+            return
+        of = encoding_of(row) if row.function_done or self._spec.decode is None else UNSET
+        run.keep_or_fail(request, lambda: request.entry_of(child=row.id, of=of, value=raw_of(row)))
+
+    def value(self) -> Any:
+        entry = self._run.recorded(self.request)
+        assert isinstance(entry.value, Raw)
+        return value_of(self._run, self._spec, entry.value, entry.of)
+
+    async def conclude(self) -> None:
+        """Nothing is to be done when it has ended."""
+
+    async def drop(self) -> None:
+        entry = self._run.checkpoints.entries.get(self.request.key)
+        if entry is not None and entry.child:
+            await self._run.backend.cancel(self._run.run.record, [entry.child])

@@ -1,0 +1,72 @@
+"""`current().first`: the first of several waits. The name of the winner is an entry of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from treadle.core.errors import BadOption
+from treadle.durable.checkpoints import StepRequest
+from treadle.durable.pending import Pending, first_of
+from treadle.durable.step_taker import StepTaker
+from treadle.durable.waits import Wait, Waiting
+
+
+class First:
+    """The wait for the first of these. If several are over at the same look, the first one named has won."""
+
+    def __init__(self, run: StepTaker, request: StepRequest, parts: Mapping[str, Wait], keep: bool) -> None:
+        self._run, self.request, self._parts, self._keep = run, request, parts, keep
+
+    async def look(self) -> Pending | None:
+        run, pending = self._run, list[Pending]()
+        entry = run.checkpoints.entries.get(self.request.key)
+        if entry is not None and entry.result is not None:
+            return None
+        for name, part in self._parts.items():
+            waits = await part.look()
+            if waits is None:
+                value = Raw(msgspec.json.encode(name))
+                run.checkpoints.keep(self.request, self.request.entry_of(value=value))
+                return None
+            pending.append(waits)
+        return first_of(pending)
+
+    @property
+    def _winner(self) -> str:
+        value = self._run.recorded(self.request).value
+        assert isinstance(value, Raw)
+        return msgspec.json.decode(value, type=str)
+
+    def value(self) -> tuple[str, Any]:
+        for part in self._parts.values():
+            self._run.checkpoints.end(part.request)
+        name = self._winner
+        return name, self._parts[name].value()
+
+    async def conclude(self) -> None:
+        await self._parts[self._winner].conclude()
+        if not self._keep:
+            for name, part in self._parts.items():
+                if name != self._winner:
+                    await part.drop()
+
+    async def drop(self) -> None:
+        for part in self._parts.values():
+            await part.drop()
+
+
+def parts_of(waits: Mapping[str, object]) -> dict[str, Wait]:
+    """The waits that take part. Raises BadOption for anything else, such as a step, which runs here and now."""
+    if not waits:
+        raise BadOption("first", "expected at least one wait: first(paid=here.wait_for('paid'), late=here.sleep(60))")
+    for name, wait in waits.items():
+        if not isinstance(wait, Waiting):
+            if hasattr(wait, "close"):
+                wait.close()
+            expected = "expected sleep(), wait_for(), call(), map() or first(), not awaited"
+            raise BadOption("first", f"{name}: {expected}; found {type(wait).__name__}")
+    return {name: wait.wait for name, wait in waits.items() if isinstance(wait, Waiting)}

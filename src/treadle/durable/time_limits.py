@@ -1,0 +1,137 @@
+"""`current().timeout`: a time limit around durable code, kept over all runs of a job.
+
+It takes effect at the wait during which it passes, or at the next step. Its entry names that wait or step, so
+that later runs leave the block at the same place. In a coroutine it acts as `asyncio.timeout` does: it cancels the task
+that has entered the block, which raises TimeoutError at the end of the block. In a thread an exception that `except
+Exception` does not catch leaves the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar, Token
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec.structs import replace
+
+from treadle.durable.backend import EARLY
+from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.pending import Pending
+from treadle.policy.retry import seconds
+
+if TYPE_CHECKING:
+    from treadle.durable.step_taker import StepTaker
+
+_here: ContextVar[tuple[TimeLimit, ...]] = ContextVar("treadle_time_limits", default=())
+
+
+class TimePassed(BaseException):
+    """Leaves the block of a time limit in a thread."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self.limit = limit
+
+
+class TimeLimit:
+    """`async with current().timeout(60):`, or `with current().sync.timeout(60):`. Raises TimeoutError."""
+
+    def __init__(self, run: StepTaker, length: float | timedelta) -> None:
+        self._run, self._length = run, seconds(length, "timeout")
+        self._timeout: asyncio.Timeout | None = None
+        self._token: Token[Any] | None = None
+        self.request: StepRequest
+        self.is_over = False
+
+    @property
+    def until(self) -> float:
+        entry = self._run.checkpoints.entries[self.request.key]
+        assert isinstance(entry.until, float)
+        return entry.until
+
+    def _enter(self) -> None:
+        run = self._run
+        self.request = run.asked("timeout")
+        if self.request.entry is None:
+            run.checkpoints.keep(self.request, Checkpoint(self.request.after, until=run.moment() + self._length))
+        run.checkpoints.end(self.request)
+        self._token = _here.set((*_here.get(), self))
+
+    def _exit(self) -> None:
+        if self._token is not None:
+            _here.reset(self._token)
+        self.is_over = True
+
+    async def __aenter__(self) -> None:
+        self._enter()
+        self._timeout = asyncio.timeout(None)
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._timeout is not None
+        self._exit()
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as passed:
+            raise self._error() from passed
+
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit()
+        if isinstance(error, TimePassed) and error.limit is self:
+            raise self._error() from None
+
+    def _error(self) -> TimeoutError:
+        job = self._run.run.record.job
+        return TimeoutError(f"{job.task} {job.id}: {self.request.key!r} of {self._length:g} s has passed")
+
+    async def leave(self, request: StepRequest) -> NoReturn:
+        """Leave the block at this wait or step, in this run and in every later one."""
+        checkpoints = self._run.checkpoints
+        entry = checkpoints.entries[self.request.key]
+        if not entry.cut:
+            checkpoints.keep(self.request, replace(entry, cut=request.key))
+            await self._run.backend.save(self._run.run)
+        self.is_over = True
+        if self._timeout is None:
+            raise TimePassed(self)
+        self._timeout.reschedule(asyncio.get_running_loop().time())
+        while True:
+            await self._run.backend.loop.create_future()  # until it is cancelled
+
+
+async def check(run: StepTaker, request: StepRequest, recorded_only: bool = False) -> None:
+    """Leave the block of a time limit that has passed before this step, or during this wait. `recorded_only`: if an
+    earlier run has left it here; a wait that is over by now is not looked at then."""
+    here = [limit for limit in _here.get() if not limit.is_over]
+    for limit in sorted(here, key=lambda limit: limit.until):
+        cut = run.checkpoints.entries[limit.request.key].cut
+        has_passed = limit.until - run.moment() <= EARLY or run.came_due(limit.request.key)
+        if cut == request.key or (not cut and has_passed and not recorded_only):
+            await limit.leave(request)
+
+
+def nearest(until: float | None, key: str) -> tuple[float | None, str]:
+    """The instant, or the first time limit if that comes before; and its key."""
+    for limit in _here.get():
+        if not limit.is_over and (until is None or limit.until < until):
+            until, key = limit.until, limit.request.key
+    return until, key
+
+
+def limited(pending: Pending) -> Pending:
+    """The same, until the first time limit at most."""
+    until, sleep = nearest(pending.until, pending.sleep)
+    return replace(pending, until=until, sleep=sleep)
+
+
+def in_time_limit() -> bool:
+    """Whether the code that runs here is in the block of a time limit."""
+    return bool(_here.get())

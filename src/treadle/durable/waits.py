@@ -1,0 +1,103 @@
+"""Waits of durable code, and sleeps.
+
+A wait has an entry in the history once it is over. Until then it says what it waits for: rows whose ending may end it,
+and an instant. A run that is suspended for several waits runs again as soon as one of them may be over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from treadle.core.errors import BadOption, StepMismatch
+from treadle.durable.backend import EARLY
+from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.pending import Pending
+from treadle.durable.step_taker import StepTaker
+from treadle.policy.retry import seconds, until
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Wait(Protocol):
+    """A wait that the function asked for."""
+
+    request: StepRequest
+
+    async def look(self) -> Pending | None:
+        """None: it is over, and its entry is kept; the caller stores it. Otherwise, what it waits for."""
+
+    def value(self) -> Any:
+        """Its value once it is over, from its entry. Raises the error that it ended with."""
+
+    async def conclude(self) -> None:
+        """Called when its entry is stored, and again by runs that may follow a crash before this has returned."""
+
+    async def drop(self) -> None:
+        """The function no longer waits: cancel the jobs that work for this wait alone."""
+
+
+class Waiting(Coroutine[Any, Any, T_co]):
+    """A sleep, a wait or a child: await it, or give it to `current().first(...)`."""
+
+    __slots__ = ("_work", "wait")
+
+    def __init__(self, wait: Wait, work: Coroutine[Any, Any, T_co]) -> None:
+        self.wait, self._work = wait, work
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+
+class Sleep:
+    """A sleep. Its entry has the instant at which it is over."""
+
+    def __init__(
+        self, run: StepTaker, request: StepRequest, length: float | timedelta | None, moment: datetime | None
+    ) -> None:
+        if (length is None) == (moment is None):
+            raise BadOption("sleep", "give seconds or until=, not both")
+        self._run, self.request = run, request
+        self._length = None if length is None else seconds(length, "sleep")
+        self._moment = moment
+
+    async def look(self) -> Pending | None:
+        run, request = self._run, self.request
+        now, entry = run.moment(), run.checkpoints.entries.get(request.key)
+        if entry is None:
+            remaining = self._length if self._moment is None else until(self._moment, "sleep", now)
+            assert remaining is not None
+        elif isinstance(entry.until, float):
+            is_over = entry is request.entry and run.came_due(request.key)
+            remaining = 0.0 if is_over else entry.until - now
+            if self._length is not None:
+                remaining = min(remaining, self._length)
+        else:
+            raise StepMismatch(run.run.record.job.id, request.key, request.after, "another step of that name")
+        if remaining > EARLY:
+            if entry is None or entry.until != now + remaining:
+                run.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
+            return Pending(until=now + remaining, sleep=request.key)
+        if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
+            # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
+            run.checkpoints.keep(request, Checkpoint(entry.after, until=now))
+        return None
+
+    def value(self) -> None:
+        """A sleep has none."""
+
+    async def conclude(self) -> None:
+        """Nothing works for a sleep."""
+
+    async def drop(self) -> None:
+        """Nothing works for a sleep."""

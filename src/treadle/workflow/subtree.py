@@ -1,0 +1,59 @@
+"""Cancels jobs with their children, for workflows that end early."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from treadle.core.model import ASKED, Outcome, Record, Settled, State
+
+Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
+Settle = Callable[[Sequence[Outcome]], Awaitable[Sequence[Settled]]]
+
+GROUP: Final = 500  # rows of one call
+TRIES: Final = 5  # for a row that changes meanwhile; then it is left as it is
+
+
+async def cancel_subtree(get: Get, settle: Settle, rows: Sequence[Record], error: str) -> None:
+    """Cancel these jobs, and then their children: a job whose children were cancelled first would fail because of them.
+    Jobs that end meanwhile are left as they are, and so are jobs of another parent that were returned for a key."""
+    queue = [row for row in rows if not row.state.final]
+    while queue:
+        group, queue = queue[:GROUP], queue[GROUP:]
+        above = await _cancelled(get, settle, group, error)
+        parents = {row.job.id for row in above}
+        below = list(dict.fromkeys(up for row in above if may_have_children(row) for up in row.after))
+        for start in range(0, len(below), GROUP):
+            children = await get(below[start : start + GROUP])
+            queue += [row for row in children if row is not None and row.job.parent in parents and not row.state.final]
+
+
+def may_have_children(row: Record) -> bool:
+    """Whether jobs that this job waits for, or has waited for, may be its children."""
+    return row.function_done or row.started_at is not None
+
+
+async def _cancelled(get: Get, settle: Settle, rows: Sequence[Record], error: str) -> list[Record]:
+    """Cancel these jobs -> the rows as they were then."""
+    before: list[Record] = []
+    for _ in range(TRIES):
+        answers = await settle(
+            [
+                Outcome(
+                    id=row.job.id,
+                    version=row.version,
+                    state=State.CANCELLED,
+                    attempt=row.attempt,
+                    reason=ASKED,
+                    result=row.result,
+                    error=error,
+                )
+                for row in rows
+            ]
+        )
+        before += [row for row, answer in zip(rows, answers, strict=True) if answer.status == "applied"]
+        changed = [row.job.id for row, answer in zip(rows, answers, strict=True) if answer.status != "applied"]
+        if not changed:
+            break
+        rows = [row for row in await get(changed) if row is not None and not row.state.final]
+    return before
