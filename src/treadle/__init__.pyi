@@ -45,6 +45,7 @@ from treadle.core.errors import UnknownJob as UnknownJob
 from treadle.core.errors import UnknownSchedule as UnknownSchedule
 from treadle.core.errors import UnknownTask as UnknownTask
 from treadle.core.errors import UnknownUpstream as UnknownUpstream
+from treadle.core.errors import UnknownVersion as UnknownVersion
 from treadle.core.errors import Unsupported as Unsupported
 from treadle.core.errors import WorkflowFailed as WorkflowFailed
 from treadle.core.events import Event as Event

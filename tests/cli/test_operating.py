@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.served import memory_url
-from treadle import App, Retry, flow
+from treadle import App, Retry, current, flow
+from treadle.admin.audit import whoami
 from treadle.cli.root import run
 from treadle.server import Settings, Token
 from treadle.server.auth.tokens import digest
@@ -167,3 +171,85 @@ async def test_over_http_the_name_of_the_token_is_recorded(capsys: pytest.Captur
     assert oldest["ended_at"] is not None
     assert await command("bound", "storage", "audit", "list") == 0
     assert "no acts are recorded" in capsys.readouterr().err  # they belong to no queue
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database with a durable job that has ended -> its id."""
+    monkeypatch.chdir(tmp_path)
+
+    async def fill() -> str:
+        app = App(URL)
+
+        @app.task(name="order")
+        async def order(number: int) -> int:
+            return await current().step("charge", lambda: number)
+
+        async with app:
+            job = await order.enqueue(7)
+            await drain(app)
+            return job.id
+
+    return asyncio.run(fill())
+
+
+@shows("operators pause and resume a job, run it again from a step and fork it, and each act is recorded")
+def test_a_job_is_run_again_forked_paused_and_resumed(order: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "jobs", "rerun", order, "--from-step", "charge")
+    assert out == f"{order} runs again\n"
+    assert said(capsys, "jobs", "pause", order)[0] == "paused 1 job\n"
+    assert said(capsys, "jobs", "pause", order)[0] == "paused 0 jobs\n"
+    why, _ = said(capsys, "jobs", "explain", order)
+    assert "It is paused since" in why
+    assert f" by {whoami()}: `treadle jobs resume --url {URL} {order}` queues it again" in why
+    assert said(capsys, "jobs", "resume", order)[0] == "resumed 1 job\n"
+    fork = said(capsys, "jobs", "fork", order, "8")[0].strip()
+    [job] = json.loads(said(capsys, "jobs", "list", "--search", fork, "--json")[0])
+    assert (job["id"], job["args"]) == (fork, [8])
+    _, problem = said(capsys, "jobs", "rerun", order, "--from-step", "chrage", code=2)
+    assert "has no stored step 'chrage'" in problem
+    _, problem = said(capsys, "jobs", "pause", f"{order[:-1]}x", code=1)
+    assert "no job" in problem
+    entries = json.loads(said(capsys, "storage", "audit", "--json")[0])
+    acts = {(entry["act"], entry["error"] is None) for entry in entries}
+    assert {("job.rerun", True), ("jobs.pause", True), ("jobs.resume", True), ("job.fork", True)} <= acts
+
+
+PROGRAM = """
+from treadle import App, current
+
+app = App("sqlite:///jobs.db")
+
+
+@app.task(name="order")
+async def order(number: int) -> int:
+    here = current()
+    receipt = await here.step("STEP", lambda: 10 * number)
+    await here.sleep(3600)
+    return receipt
+"""
+
+
+@shows("`treadle jobs replay --pdb` opens a debugger in the function, where a history ends or at its mismatch")
+def test_a_history_is_replayed_in_a_debugger(tmp_path: Path) -> None:
+    def command(*words: str, keys: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        line = [sys.executable, "-m", "treadle", *words]
+        return subprocess.run(
+            line, check=False, cwd=tmp_path, input=keys, capture_output=True, text=True, env=environment
+        )
+
+    (tmp_path / "shop.py").write_text(PROGRAM.replace("STEP", "charge"))
+    (tmp_path / "next_shop.py").write_text(PROGRAM.replace("STEP", "pay"))
+    monkey = "import asyncio, shop; from treadle.testing import drain\nasync def main():\n async with shop.app:\n"
+    monkey += "  await shop.order.enqueue(7)\n  await drain(shop.app)\nasyncio.run(main())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", monkey], cwd=tmp_path, check=True, env=environment)
+    (tmp_path / "h.jsonl").write_text(command("jobs", "export", "--url", URL).stdout)
+    plain = command("jobs", "replay", "shop:app", "h.jsonl")
+    assert (plain.returncode, "2 recorded steps, up to 'sleep:sleep'" in plain.stdout) == (0, True), plain
+    stopped = command("jobs", "replay", "shop:app", "h.jsonl", "--pdb", keys="p receipt + 1\nw\nc\n")
+    assert "71" in stopped.stdout, stopped
+    assert "the history ends at 'sleep:sleep'" in stopped.stderr
+    wrong = command("jobs", "replay", "next_shop:app", "h.jsonl", "--pdb", keys="p number\nc\n")
+    assert (wrong.returncode, "(Pdb) 7" in wrong.stdout, "began with other code" in wrong.stderr) == (1, True, True)

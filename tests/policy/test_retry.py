@@ -35,7 +35,9 @@ def test_no_number_of_tries_overflows() -> None:
 def test_a_policy_is_laid_over_another_field_by_field() -> None:
     mine, below = Retry(attempts=None, jitter=0), Retry(attempts=3, base=7)
     assert mine.over(below) == Retry(attempts=None, base=7.0, jitter=0)
-    assert mine.over(below).over(DEFAULT) == Retry(attempts=None, base=7.0, factor=2.0, max=300.0, jitter=0)
+    assert mine.over(below).over(DEFAULT) == Retry(
+        attempts=None, base=7.0, factor=2.0, max=300.0, jitter=0, then="fail"
+    )
 
 
 def test_timedelta_is_as_good_as_seconds() -> None:

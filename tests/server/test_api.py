@@ -252,6 +252,27 @@ async def test_find_cancel_retry_run_now_delete_explain(call: Client) -> None:
     assert await call("DELETE", f"/v1/jobs/{id}") == (200, {"jobs": 1})
 
 
+async def test_pause_resume_rerun_and_fork(call: Client) -> None:
+    _, job = await call("POST", "/v1/jobs", {"task": "t", "queue": "q", "args": [1]})
+    id = job["id"]
+    for jobs in (1, 0):
+        assert await call("POST", f"/v1/jobs/{id}/pause") == (200, {"jobs": jobs})
+    assert "paused" in (await call("GET", f"/v1/jobs/{id}/explain"))[1]["text"]
+    assert (await call("POST", f"/v1/jobs/{id}/run_now"))[0] == 409
+    assert await claim(call, queues=[["q", 1]]) == []
+    assert await call("POST", f"/v1/jobs/{id}/resume") == (200, {"jobs": 1})
+    assert await call("POST", f"/v1/jobs/{id}/rerun") == (200, {"jobs": 1})
+    status, problem = await call("POST", f"/v1/jobs/{id}/rerun", {"from_step": "charge"})
+    assert (status, problem["error"]) == (422, "bad_option")
+    status, fork = await call("POST", f"/v1/jobs/{id}/fork", {"args": [2]})
+    assert (status, fork["args"], fork["status"], fork["id"] == id) == (201, [2], "queued", False)
+    assert (await call("POST", "/v1/jobs/nobody/fork"))[0] == 404
+    await call("POST", f"/v1/jobs/{id}/cancel")
+    assert (await call("POST", f"/v1/jobs/{id}/pause"))[0] == 409
+    acts = [entry["act"] for entry in (await call("GET", "/v1/audit"))[1]["entries"]]
+    assert {"job.pause", "job.resume", "job.rerun", "job.fork"} <= set(acts)
+
+
 async def test_queues_and_limits_are_read_and_changed(call: Client) -> None:
     await call("POST", "/v1/jobs", {"task": "t", "queue": "mail"})
     _, plan = await call("GET", "/v1/queues/mail/plan")

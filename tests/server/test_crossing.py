@@ -266,6 +266,10 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/jobs/{id}/ask": of_each("/v1/jobs/{id}/ask", {"name": "approved", "value": "mine", "timeout": 0}),
     "GET /v1/jobs/{id}/value": of_each("/v1/jobs/{id}/value?name=status"),
     "POST /v1/jobs/{id}/run_now": of_each("/v1/jobs/{id}/run_now"),
+    "POST /v1/jobs/{id}/pause": of_each("/v1/jobs/{id}/pause"),
+    "POST /v1/jobs/{id}/resume": of_each("/v1/jobs/{id}/resume"),
+    "POST /v1/jobs/{id}/rerun": of_each("/v1/jobs/{id}/rerun", {}),
+    "POST /v1/jobs/{id}/fork": of_each("/v1/jobs/{id}/fork", {"args": ["mine"]}),
     "GET /v1/schedules": [("/v1/schedules", None)],
     "GET /v1/schedules/{name}": [("/v1/schedules/nightly", None)],
     "PUT /v1/schedules/{name}": [

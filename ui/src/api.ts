@@ -176,6 +176,12 @@ export interface FilterAsked {
   before?: number | null;
 }
 
+export interface Fork {
+  from_step?: string | null;
+  args?: Json[] | null;
+  kwargs?: { [name: string]: Json } | null;
+}
+
 export interface Graph {
   width: number;
   height: number;
@@ -660,12 +666,17 @@ export interface Rates {
   wait_p95: number | null;
 }
 
+export interface Rerun {
+  from_step?: string | null;
+}
+
 export interface RetryAsked {
   attempts?: number | null;
   base?: number;
   factor?: number;
   max?: number;
   jitter?: number;
+  then?: "fail" | "pause";
 }
 
 export interface Scale {
@@ -901,6 +912,10 @@ export interface Answers {
   "POST /v1/jobs/batch": JobViews;
   "POST /v1/jobs/{id}/ask": Answered;
   "POST /v1/jobs/{id}/cancel": Acted;
+  "POST /v1/jobs/{id}/fork": Job;
+  "POST /v1/jobs/{id}/pause": Acted;
+  "POST /v1/jobs/{id}/rerun": Acted;
+  "POST /v1/jobs/{id}/resume": Acted;
   "POST /v1/jobs/{id}/retry": Acted;
   "POST /v1/jobs/{id}/run_now": Acted;
   "POST /v1/jobs/{id}/send": Acted;
@@ -924,6 +939,8 @@ export interface Bodies {
   "POST /v1/jobs/{id}/ask": AskSent;
   "POST /v1/jobs/{id}/cancel": Cancel;
   "POST /v1/jobs/{id}/send": MessageSent;
+  "POST /v1/jobs/{id}/fork": Fork;
+  "POST /v1/jobs/{id}/rerun": Rerun;
   "POST /v1/jobs/{id}/signal": SignalAsked;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;

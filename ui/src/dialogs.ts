@@ -1,5 +1,5 @@
 /** The dialogs, which are one file of the build: no page needs them before somebody opens one. */
-export { CancelJob, DeleteJob, DeleteSchedule, RemoveLimit, SendSignal } from "./parts/Asks";
+export { CancelJob, DeleteJob, DeleteSchedule, RemoveLimit, RerunJob, SendSignal } from "./parts/Asks";
 export { Bulk } from "./parts/Bulk";
 export { Enqueue } from "./parts/Enqueue";
 export { LimitDialog } from "./parts/LimitDialog";

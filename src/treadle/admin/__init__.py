@@ -3,6 +3,7 @@
 
 from treadle.admin.acts import cancelled as cancelled
 from treadle.admin.acts import delete_now as delete_now
+from treadle.admin.again import typed_call as typed_call
 from treadle.admin.audit import Audit as Audit
 from treadle.admin.dead import Dead as Dead
 from treadle.admin.emptied import EmptiedWatch as EmptiedWatch
@@ -22,10 +23,10 @@ from treadle.admin.job_history import JobAttempt as JobAttempt
 from treadle.admin.job_history import JobHistory as JobHistory
 from treadle.admin.job_history import Signal as Signal
 from treadle.admin.job_history import Step as Step
+from treadle.admin.job_looks import Filter as Filter
 from treadle.admin.job_search import Hide as Hide
 from treadle.admin.job_search import Search as Search
 from treadle.admin.job_search import near_id as near_id
-from treadle.admin.jobs import Filter as Filter
 from treadle.admin.jobs import Jobs as Jobs
 from treadle.admin.limits import LimitHolds as LimitHolds
 from treadle.admin.limits import Limits as Limits

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
-from treadle.core.model import ACT, ASKED, CHILDREN, Outcome, Record, State
+from treadle.core.model import ACT, ASKED, CHILDREN, PAUSED, Outcome, Record, State
 from treadle.core.query_model import Page
 from treadle.policy.cleanups import cancelled_with_cleanup, cleanup_id, is_cleanup
+from treadle.policy.pauses import is_paused, refusal
 from treadle.producer import Client
 from treadle.storage import check_stays
 from treadle.storage.contract import Storage
@@ -136,6 +137,8 @@ class Acts:
 
     def _tell(self, row: Record, out: Outcome) -> None:
         self._note(row, None)
+        if out.reason == PAUSED:
+            self._client.tell("paused", row)
         if out.state is State.CANCELLED and row.job.task:
             self._client.tell("cancelled", row, out.error)
             if row.job.root is None:
@@ -265,7 +268,7 @@ def stopped(row: Record) -> Outcome | None:
 
 
 def at_once(row: Record) -> Outcome | None:
-    if row.state is not State.READY or row.queue_position is not None or row.blocked_on is not None:
+    if row.state is not State.READY or row.queue_position is not None or row.blocked_on is not None or is_paused(row):
         return None
     return Outcome(id=row.job.id, version=row.version, state=State.READY, attempt=row.attempt, error=row.error)
 
@@ -291,7 +294,10 @@ OPEN: Final = Condition(lambda row: not row.state.final)
 TO_REOPEN: Final = Condition(
     lambda row: row.state in (State.FAILED, State.CANCELLED), "only failed and cancelled jobs can be reopened"
 )
-TO_RUN: Final = Condition(lambda row: row.state is State.READY, "only ready jobs can be run now")
+TO_RUN: Final = Condition(
+    lambda row: row.state is State.READY and not is_paused(row), "only ready jobs that are not paused can be run now"
+)
+TO_PAUSE: Final = Condition(lambda row: refusal(row) is None, "only unfinished jobs can be paused and resumed")
 TO_DELETE: Final = Condition(lambda row: row.state.final, "cancel it first")
 
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from treadle.admin.acts import GROUP
 from treadle.admin.failure_groups import SCAN, FailureGroups, Shown, as_stored, read_groups
-from treadle.admin.jobs import Jobs, Told
+from treadle.admin.job_looks import Told
+from treadle.admin.jobs import Jobs
 from treadle.core.errors import BadOption
 from treadle.core.model import State
 from treadle.core.query_model import Page

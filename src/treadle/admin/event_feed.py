@@ -16,6 +16,7 @@ from treadle.core.clock import Clock
 from treadle.core.events import Event, reaped
 from treadle.core.model import EXPIRED, Record, State
 from treadle.core.query_model import Query
+from treadle.policy.pauses import is_paused
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
@@ -159,4 +160,6 @@ def _name(row: Record, before: Record | None) -> str:
         return "enqueued"
     if row.state is State.WAITING:
         return "waiting"
+    if is_paused(row):
+        return "paused"
     return "retrying" if row.attempt > before.attempt else "deferred"

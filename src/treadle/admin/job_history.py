@@ -14,7 +14,7 @@ from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, PUBLISHED, Record
 from treadle.core.query_model import Query
-from treadle.durable import Checkpoint, Failure, locks_of, read_entry
+from treadle.durable import PATCHED, Checkpoint, Failure, locks_of, read_entry
 from treadle.policy import attempts, run_log
 from treadle.policy.run_log import LogLine
 from treadle.storage import whole
@@ -52,7 +52,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
-           timed out. "child": another job, or several. "once": a key of `current().once`; the last ten are known
+           timed out. "child": another job, or several. "patch": a marker of `current().patched`. "once": a key of
+           `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
     until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
@@ -61,7 +62,7 @@ class Step(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["step", "sleep", "signal", "child", "once"]
+    kind: Literal["step", "sleep", "signal", "child", "patch", "once"]
     value: Any = None
     until: float | None = None
     done: bool = True
@@ -165,6 +166,8 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Deco
     if isinstance(entry.until, float):
         done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
         return Step(name=name, kind="sleep", until=entry.until, done=done)
+    if name.startswith(PATCHED):
+        return Step(name=name, kind="patch")
     kind = "child" if entry.child else "step"
     if entry.gave_up or isinstance(entry.turn, int):
         kind = "signal"

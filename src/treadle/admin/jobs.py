@@ -1,46 +1,30 @@
-"""`app.jobs`: lists, explains and changes jobs, by id or by filter.
+"""`app.jobs`: changes jobs, by id or by filter; `job_looks.py` has the part that reads.
 
 Every change settles the job from outside under the version that was read, so it never overwrites a worker's outcome.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from treadle.admin import acts, stored_values
-from treadle.admin import estimate as estimates
-from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_REOPEN, TO_RUN, Condition, matching, refuse
-from treadle.admin.audit import Receipt, is_entry, without_entries
-from treadle.admin.estimate import Copying, Estimate, in_turn
-from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
-from treadle.admin.explain.reading import Reader, explained
-from treadle.admin.job_filters import ENDED, MOST_SCANNED, UNFINISHED, check_count, id_of, query_of, text_of, worker_of
-from treadle.admin.job_history import JobHistory, decoder_of, read_history
-from treadle.admin.job_messages import JobMessages
-from treadle.admin.job_search import ALL, Hide, JobScope
-from treadle.admin.job_search import find as search_rows
-from treadle.admin.known_names import Names
-from treadle.admin.moved_looks import Moved
-from treadle.core import defaults
-from treadle.core.errors import BadArgument, BadOption, StorageError, UnknownJob
+from treadle.admin import acts
+from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN, Condition, matching, refuse
+from treadle.admin.audit import is_entry
+from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
+from treadle.admin.job_looks import Filter, JobLooks, Told
+from treadle.core.errors import BadOption
 from treadle.core.job import Job
 from treadle.core.model import Record, State
-from treadle.core.query_model import Order, Page, Query
+from treadle.policy import pauses
 from treadle.policy.retry import read_policy
-from treadle.producer import Client
-from treadle.storage import check_stays, whole_row
-from treadle.storage.contract import Storage
-from treadle.tasks.core import TaskCore
+from treadle.serialization import call_codec
+from treadle.storage import check_stays
 from treadle.tasks.when import HasId
 
-Filter = Any
-Told = Callable[[int], object]
 
-
-class Jobs(JobMessages):
+class Jobs(JobLooks):
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
@@ -51,216 +35,6 @@ class Jobs(JobMessages):
     jobs created at `since` or later, and before `before`), search (a text in task, arguments, error, labels or key,
     or the beginning of an id).
     """
-
-    def __init__(
-        self,
-        client: Client,
-        storage: Callable[[], Awaitable[Storage]],
-        tasks: Mapping[str, TaskCore],
-        now: Callable[[], float],
-        names: Names,
-        moved: Moved,
-        most: int = defaults.MAX_STEP,
-        scope: JobScope = ALL,
-    ) -> None:
-        self.names, self._moved, self._scope = names, moved, scope
-        self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
-        self._acts = acts.Acts(client, storage, scope.queues, receipt=scope.receipt)
-
-    def within(self, queues: tuple[str, ...]) -> Jobs:
-        """A view for a caller whose rights cover these queues only; (): all queues.
-
-        Jobs of other queues are unknown by id, and no call changes them, even if they are children of visible jobs.
-        Lists must name a queue.
-        """
-        return self._with(replace(self._scope, queues=queues)) if queues else self
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """The queues of `within`; (): all."""
-        return self._scope.queues
-
-    def showing(
-        self, hide: Hide | None, payloads: bool = True, shown: Callable[[Record], Record] | None = None
-    ) -> Jobs:
-        """A view whose searches find no secrets: `hide` replaces them in values, and `shown` in rows. With
-        `payloads=False` searches ignore all arguments and errors."""
-        return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
-
-    def recorded(self, receipt: Receipt | None) -> Jobs:
-        """A view whose acts on one job complete their entry of the audit log with the call that changes the job."""
-        return self if receipt is None else self._with(replace(self._scope, receipt=receipt))
-
-    def _with(self, scope: JobScope) -> Jobs:
-        return Jobs(self._client, self._storage, self._tasks, self._now, self.names, self._moved, self._most, scope)
-
-    # --- reading
-
-    async def get(self, job: HasId | str) -> Record:
-        """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
-        [stored] = await self._client.get([id_of(job)])
-        row = await self._visible(id_of(job), stored)
-        await self._moved.looked("app.jobs.get")
-        return row
-
-    async def _visible(self, id: str, stored: Record | None) -> Record:
-        row = self._scope.visible(stored)
-        if row is None:
-            await check_stays(await self._storage())
-            raise UnknownJob(id)
-        return row
-
-    async def whole(self, job: HasId | str) -> Record:
-        """As `get`, with the large texts that are in a blob store; while it is away, without them."""
-        row = await self.get(job)
-        try:
-            return await whole_row(await self._storage(), row)
-        except StorageError:
-            return row
-
-    async def handle(self, job: HasId | str) -> Job[Any, Any]:
-        """A Job that any process can wait for: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""
-        return self.job_of(await self.get(job))
-
-    def job_of(self, row: Record) -> Job[Any, Any]:
-        return Job(row.job.id, row.job.task, self._client, None)
-
-    def arguments(self, row: Record) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The positional and keyword arguments of a job.
-
-        If this app does not have the task they are plain values, and a payload that is not a call is the only argument.
-        Raises BadArgument if this app has the task and it does not accept them.
-        """
-        task = self._tasks.get(row.job.task)
-        if task is not None and not read_policy(row.job.retry).pass_result:
-            try:
-                return task.signature.decode_call(row.job.payload)
-            except BadArgument as error:
-                error.fails_as = None  # the error concerns this row, not the job that calls
-                raise
-        return stored_values.arguments(row.job.payload)
-
-    async def list(
-        self,
-        /,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-        count: bool = False,
-        order: Order = "newest",
-        scan: int | None = None,
-        worker: str | None = None,
-        **filters: Filter,
-    ) -> Page:
-        """One page of rows, without the steps of durable functions (`get` returns them); pass `page.cursor` to get the
-        next page. Raises BadOption for an unknown filter.
-
-        worker  only the jobs that the worker with this name runs now; bounded as `search` is
-
-        With `scan` the call looks at no more rows than that, whatever the filters: the page may then be short, or
-        empty, and still have a cursor. It says how many rows it looked at (`page.scanned`) and how far back
-        (`page.scanned_to`). `search` always has such a bound, by default 100,000 rows, over HTTP and on Redis 10,000.
-        Neither can be combined with `count`, because they do not look at all rows.
-
-        Orders: newest, oldest, ended (latest ending first), queue, due (unfinished jobs, the earliest `due_at` first),
-        started (running jobs, the earliest start first).
-        """
-        if not 0 <= limit <= 10_000:
-            raise BadOption("limit", f"expected 0 to 10,000, found {limit!r}")
-        text, worker = text_of(filters), worker_of(worker, filters)
-        if count and (text is not None or worker is not None or scan is not None):
-            raise BadOption("count", "cannot be combined with search, worker or scan, which look at a part of the rows")
-        if worker is not None:
-            filters["state"] = State.RUNNING
-        if scan is not None:
-            check_count("scan", scan, MOST_SCANNED, "rows")
-        query = query_of(filters, cursor=cursor, limit=limit, count=count, order=order, scan=scan)
-        storage = await self._storage()
-        if text is not None or worker is not None:
-            search = None if text is None else self._scope.search(text)
-            page = await search_rows(storage, query, search, worker)
-        else:
-            page = await storage.find(query)
-        page = await without_entries(storage, query, page)
-        await self._moved.looked("app.jobs.list")
-        if not page.records and cursor is None and (limit or page.total == 0):
-            await self.names.nothing_found(query.queue, query.task, query.label)
-        return page
-
-    async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
-        """Yield every row that matches, oldest first. Reads them page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.list(cursor=cursor, limit=500, order="oldest", **filters)
-            for row in page.records:
-                yield row
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-    async def history(
-        self,
-        job: HasId | str,
-        *,
-        hide: Callable[[Record], Record] | None = None,
-        value: Callable[[str], Any] = stored_values.value,
-    ) -> JobHistory:
-        """The last runs of a job, its steps and signals, and the states of its children. Raises UnknownJob.
-
-        hide   removes secrets from the rows before they are read, for people
-        value  decodes the texts that Treadle's own codec wrote
-        A worker keeps the log lines of a run only with `capture_logs`.
-        """
-        row = await self.whole(job)
-        if hide is not None:
-            row = hide(row)
-        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value)
-
-    async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:
-        """The number of queued jobs before this one in its queue, counted up to `most`; None if it is not queued.
-        Raises UnknownJob, and BadOption for `most` below 1."""
-        if most < 1:
-            raise BadOption("most", f"expected at least 1, found {most!r}")
-        return await self._ahead(await self.get(job), most)
-
-    async def _ahead(self, row: Record, most: int = MOST_AHEAD) -> int | None:
-        if row.queue_position is None:
-            return None
-        # The query names the queue because a token that is bound to queues must name one over HTTP.
-        query = Query(queue=row.job.queue, order="queue", ahead_of=row.job.id, limit=0, count=True, scan=most)
-        page = await (await self._storage()).find(query)
-        return page.total
-
-    async def explain(self, job: HasId | str) -> str:
-        """Explain why a job is not running, or how it ended: the cause, since when, until when if that is known, which
-        job or worker holds it up, and the command that changes it. Raises UnknownJob.
-
-        If the jobs have moved to another storage, the sentence names it.
-        """
-        return await explained(self._facts, job, None if self.reach else self._client.outbox)
-
-    async def eta(self, job: HasId | str) -> Estimate:
-        """Estimate when a job starts and ends, and what would let it start earlier. Raises UnknownJob.
-
-        The real rules run over a bounded copy of the queue, with the run times that workers have measured; see
-        `Estimate.assumptions`. `start` is None for a job that has begun or ended, and for one that does not start by
-        itself: `explanation` says why. Takes up to a second of CPU time, in a thread; the estimates of a process are
-        made one after the other.
-        """
-        facts, storage = await self._facts(job), await self._storage()
-        row, explanation = facts.row, explain(facts)
-        if row.state.final or (facts.mark is not None and facts.mark.role in ("gone", "closing")):
-            return Estimate(id=row.job.id, at=facts.now, explanation=explanation)
-        seen = limits_within(await storage.glance(), self.reach)
-        copy = await Copying(storage, self.reach).of_job(facts.waiting_row, seen, facts.ahead)
-        return await in_turn(lambda: estimates.estimate(copy, row, explanation, self.reach))
-
-    async def _facts(self, job: HasId | str) -> Facts:
-        storage = await self._storage()
-        reader = Reader(storage, self._scope.visible, self._ahead, self.reach, self._now())
-        return await reader.facts_of(lambda: self.get(job))
-
-    # --- changing
 
     async def cancel(
         self,
@@ -317,6 +91,71 @@ class Jobs(JobMessages):
             filters.setdefault("state", (State.READY,))
         act = partial(self._acts.apply, chosen=acts.at_once, raising=job is not None)
         return await self._act(act, TO_RUN, job, filters, progress)
+
+    async def pause(self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter) -> int:
+        """Pause unfinished jobs -> how many. A paused job is not started until it is resumed. A running function is
+        stopped as by `cancel`, and runs again when the job is resumed. Deadlines and timeouts go on.
+
+        A job that is paused already stays so. Raises UnknownJob; Stale for a job that has ended, or whose function has
+        run; Locked as `cancel`.
+        """
+        if job is None and filters and not filters.get("ids"):
+            filters.setdefault("state", UNFINISHED)
+        act = partial(self._acts.apply, chosen=pauses.paused, raising=job is not None)
+        return await self._act(act, TO_PAUSE, job, filters, progress)
+
+    async def resume(
+        self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter
+    ) -> int:
+        """Resume paused jobs -> how many. A job that slept or was scheduled waits for the rest of its time, if any is
+        left; one that waited for jobs waits for them again.
+
+        A job that is not paused stays as it is. Raises UnknownJob; Stale for a job that has ended.
+        """
+        if job is None and filters:
+            filters.setdefault("state", (State.READY,))
+        now = (await (await self._storage()).glance(1)).at
+        chosen = partial(pauses.resumed, now=now)
+        act = partial(self._acts.apply, chosen=chosen, raising=job is not None)
+        return await self._act(act, TO_PAUSE, job, filters, progress)
+
+    async def rerun(self, job: HasId | str, *, from_step: str | None = None) -> None:
+        """Run a job again from one of its stored steps; None: from its start. It keeps its id, and what was stored
+        before that step. Later entries are deleted in the same change, and open children are cancelled before.
+
+        The step is named as in `history`; a sleep or a wait also by its own name. Signals that later waits have
+        received are received again. `step_key()` returns other keys than before. Attempts count from 0 again.
+
+        Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, or that waits for its
+        children after its function has run; KeyHeld if an unfinished job now holds its key.
+        """
+        await self._again.rerun(id_of(job), from_step)
+
+    async def fork(
+        self,
+        job: HasId | str,
+        *,
+        from_step: str | None = None,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Job[Any, Any]:
+        """Enqueue a new job with the task, the options and the arguments of this one, that continues from one of its
+        stored steps; None: from the start. The job itself does not change, whatever its state.
+
+        args    the arguments of the new job, with `kwargs`; None for both: those of the job
+
+        The new job has another id and no key. Raises UnknownJob; BadOption for a step that is not stored; BadArgument;
+        Stale for a row of Treadle's own, or for a job that waits for the result that it takes.
+        """
+        encode = None if args is None and kwargs is None else partial(self._payload, args or (), kwargs or {})
+        return self.job_of(await self._again.fork(id_of(job), from_step, encode))
+
+    def _payload(self, args: Sequence[object], kwargs: Mapping[str, object], row: Record) -> str:
+        task = self._tasks.get(row.job.task)
+        if task is None:
+            return call_codec.encode_foreign_call(args, kwargs)
+        later = bool(read_policy(row.job.retry).pass_result)
+        return task.signature.encode_call(args, kwargs, first_later=later)
 
     async def delete(
         self, /, job: HasId | str | None = None, *, progress: Told | None = None, **filters: Filter

@@ -153,14 +153,15 @@ class AppCore:
 
     def register(self, name: str, task: AnyTask, concurrency: int | None = None) -> None:
         """Register the task under this name, in place of an earlier task of the name; at most `concurrency` of its jobs
-        run at once. Raises BadOption for an invalid `concurrency`, and then changes nothing."""
+        run at once. Raises BadOption for an invalid `concurrency`, and then changes nothing; BadTask."""
         if concurrency is not None:
             self.limits.declare(Limit(own_limit(name), slots=concurrency))
             self.maker.limited.add(name)
         elif name in self.declared:
             self.limits.forget(own_limit(name))
             self.maker.limited.discard(name)
-        self.tasks[name], self.declared[name] = task._core, task
+        if task._core.join(self.tasks.get(name)):
+            self.tasks[name], self.declared[name] = task._core, task
 
     def find_task(self, name: str) -> AnyTask:
         """The task of that name. Raises UnknownTask, which suggests a similar name."""
@@ -385,7 +386,8 @@ class AppCore:
 
 def injectors(core: AppCore) -> list[Injector]:
     """The dependencies of all tasks that have some."""
-    return [task.injector for task in core.tasks.values() if task.injector is not None]
+    every = [version for task in core.tasks.values() for version in task.versions.values()]
+    return [task.injector for task in every if task.injector is not None]
 
 
 class AnyApp(Protocol):

@@ -79,6 +79,8 @@ class Declarations:
         uses      resources of its worker that each run uses, such as {"memory_mb": 2048}
         redact    names of arguments and fields whose values people must not see, such as ["iban", "card.number"]
         concurrency  how many of its jobs run at once, on all workers together: the limit "task:<name>"
+        version   number of this function among several of one name: new jobs take the highest, and a job with recorded
+                  steps keeps to the one that it began with (1)
         The other options are those of `Options`. Raises BadTask for a function that cannot be a task or a name taken
         twice, BadOption for an invalid option.
         """
@@ -181,7 +183,7 @@ class Declarations:
         codec = options.get("codec")
         constants = {name: value for name, value in options.items() if name not in kind.words}
         return kind(
-            name=self._free_name(function, options.get("name")),
+            name=self._free_name(function, options.get("name"), options.get("version", 1)),
             function=function,
             kind=options.get("kind"),
             constants=cast("Options", constants),
@@ -191,15 +193,17 @@ class Declarations:
             redact=names_to_hide(options.get("redact", ())),
             requires=options.get("requires", ()),
             uses=options.get("uses"),
+            version=options.get("version", 1),
             **more,
         )
 
-    def _free_name(self, function: Callable[..., Any], name: str | None) -> str:
+    def _free_name(self, function: Callable[..., Any], name: str | None, version: int) -> str:
         if isinstance(function, Task):
             raise BadTask(f"{function.name} is already a task; put @app.cron, @app.every and the like above @app.task")
         chosen = name or name_of_function(function)
-        old = self._core.declared.get(chosen)
-        if old is not None and not _is_redefined(old, function):
+        newest = self._core.tasks.get(chosen)
+        old = None if newest is None else newest.versions.get(version)
+        if old is not None and not _is_redefined(old.function, function):
             raise BadTask(f"a task named {chosen!r} is already registered; give one of the two name=")
         return chosen
 

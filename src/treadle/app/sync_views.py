@@ -16,6 +16,7 @@ from treadle.scheduling import Schedules
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class Calls(Protocol):
@@ -25,10 +26,10 @@ class Calls(Protocol):
     def _again(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
-class View(Generic[S]):
+class View(Generic[S_co]):
     """One group of calls, such as `app.jobs`."""
 
-    def __init__(self, portal: Calls, calls: S) -> None:
+    def __init__(self, portal: Calls, calls: S_co) -> None:
         self._portal, self._calls = portal, calls
 
 
@@ -82,6 +83,10 @@ class SyncJobs(View[Jobs]):
     cancel = Waits(Jobs.cancel)
     retry = Waits(Jobs.retry)
     run_now = Waits(Jobs.run_now)
+    pause = Waits(Jobs.pause)
+    resume = Waits(Jobs.resume)
+    rerun = Waits(Jobs.rerun)
+    fork = Waits(Jobs.fork)
     delete = Waits(Jobs.delete)
 
     def iterate(self, **filters: Filter) -> Iterator[Record]:

@@ -7,7 +7,7 @@ import dataclasses
 
 import click
 
-from treadle.admin.code_check import Finding, Options, Report, check_code
+from treadle.admin.code_check import Finding, Options, Patch, Report, check_code
 from treadle.app import App
 from treadle.cli.app_loader import find_app
 from treadle.cli.app_options import required_app
@@ -95,6 +95,8 @@ async def _run(app: App, options: Options) -> Report:
 def _show(report: Report, where: str) -> None:
     for finding in report.findings:
         _finding(finding)
+    for patch in report.patches:
+        _patch(patch)
     breaks = sum(finding.level == "break" for finding in report.findings)
     notes = len(report.findings) - breaks
     share = f"{report.looked:,} of " if report.sampled else ""
@@ -103,6 +105,14 @@ def _show(report: Report, where: str) -> None:
         checked += f" and {plural(report.outbox, 'job')} of the outbox"
     verdict = f"{plural(breaks, 'misfit')}, {plural(notes, 'note')}" if report.findings else "the code fits"
     note(f"{where}: {checked} checked: {verdict}")
+
+
+def _patch(patch: Patch) -> None:
+    name, task = in_line(patch.name), in_line(patch.task)
+    if patch.old:
+        data(f"note  patch {name} of {task}: {plural(patch.old, 'job')} may need its old code, e.g. {patch.example}")
+    else:
+        data(f"note  patch {name} of {task}: no unfinished job needs its old code; remove that, and `patched`")
 
 
 def _finding(finding: Finding) -> None:

@@ -37,6 +37,9 @@ LAZY: Lazy = {
     "workflows": ("treadle.cli.workflows", "List one page of workflows, with the number of their jobs."),
     "workflow": ("treadle.cli.workflows", "Show the jobs of a workflow: each step, and the steps that it waits for."),
     "export": ("treadle.cli.histories", "Write the histories of jobs with recorded steps, one JSON object a line."),
+    "replay": ("treadle.cli.histories", "Run the code of an app over exported histories, also in a debugger."),
+    "rerun": ("treadle.cli.again", "Run a job again from one of its stored steps, or from its start."),
+    "fork": ("treadle.cli.again", "Enqueue a new job that continues from a stored step of another one."),
 }
 
 
@@ -291,6 +294,18 @@ def retry(act: Act) -> Act:
 @acting("run-now", "queued", ("ready",), lambda app, *ids, **rest: app.jobs.run_now(*ids, **rest))
 def run_now(act: Act) -> Act:
     """Queue scheduled jobs now, including retries that are not due yet."""
+    return act
+
+
+@acting("pause", "paused", UNFINISHED, lambda app, *ids, **rest: app.jobs.pause(*ids, **rest))
+def pause(act: Act) -> Act:
+    """Pause unfinished jobs until they are resumed, including those that sleep, wait or run."""
+    return act
+
+
+@acting("resume", "resumed", ("ready",), lambda app, *ids, **rest: app.jobs.resume(*ids, **rest))
+def resume(act: Act) -> Act:
+    """Resume paused jobs; one that slept or was scheduled waits for the rest of its time."""
     return act
 
 

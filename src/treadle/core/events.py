@@ -26,6 +26,7 @@ NAMES: Final = (
     "succeeded",
     "failed",
     "retrying",
+    "paused",
     "deferred",
     "expired",
     "cancelled",

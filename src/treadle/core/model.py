@@ -53,11 +53,16 @@ MAILBOX: Final = "treadle:mailbox:"
 # Prefix of the checkpoints with the values that a function has published; the name follows.
 PUBLISHED: Final = "treadle:published:"
 
+# Name of the checkpoint with the version of the task that has taken the first step of a durable job.
+BEGUN_WITH: Final = "treadle:version"
+
 # Reasons why a job failed. `treadle.errors` has those with which it fails at once.
 ERROR, ABORTED, LOST, EXPIRED, CHILDREN = "error", "aborted", "lost", "expired", "children"
 # Reasons why a job was cancelled.
 ASKED, UPSTREAM, SUPERSEDED = "asked", "upstream", "superseded"
 SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full
+# Reason of a ready job that is paused: it is not due for 100 years.
+PAUSED: Final = "paused"
 # Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
@@ -182,8 +187,8 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     An outcome with an `ACT` checkpoint is an act: it raises the version even if it assigns only `keep`, and only an
     outcome with the same `ACT` counts as its repetition. This distinguishes two operators who act at the same time.
 
-    An outcome with a `ROUND` checkpoint restarts the job: the storage first deletes the job's checkpoints, except those
-    whose name begins with `OURS`.
+    An outcome with a `ROUND` checkpoint restarts the job, or reopens it from one of its steps: the storage first
+    deletes the job's checkpoints, except those whose name begins with `OURS`.
     """
 
     id: str

@@ -30,7 +30,11 @@ from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait
 from treadle.durable.many_children import plain as plain
+from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.races import First as First
+from treadle.durable.rewind import forked as forked
+from treadle.durable.rewind import forked_from as forked_from
+from treadle.durable.rewind import rewound as rewound
 from treadle.durable.run_locks import Once as Once
 from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of

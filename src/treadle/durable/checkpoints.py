@@ -147,7 +147,7 @@ class Checkpoints:
         self.job, self._sizes, self.round = job, sizes, round
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
-        self.caught: set[str] = set()  # steps that failed, whose failures are to be stored before another function runs
+        self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
         self._size, self._most = 0, sizes.steps
         for key, text in stored:
             if key.startswith(OURS):
@@ -166,7 +166,7 @@ class Checkpoints:
                 continue  # an operator has reopened the job, so that it tries this step again
             self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
             self.entries[key] = entry
-        self._next = {entry.after: key for key, entry in self.entries.items() if not entry.after.endswith("&")}
+        self._next = {entry.after: key for key, entry in self.entries.items()}
         self._counts: dict[str, int] = {}
         self._owners: dict[str, tuple[Branch, str]] = {}
         self._open: set[str] = set()  # steps that were requested and have not ended
@@ -207,7 +207,8 @@ class Checkpoints:
         return entry is not None and not entry.is_tried
 
     def following(self, key: str) -> str | None:
-        """The recorded step directly behind this one, or the first one behind ""; None: there is none."""
+        """A recorded step directly behind this one, or the first one behind ""; with a form of `after`, one in that
+        place. None: no earlier run has stored one."""
         return self._next.get(key)
 
     def here(self) -> Branch:

@@ -22,6 +22,7 @@ from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.branches import place_here
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
+from treadle.durable.patches import Patches
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
@@ -43,6 +44,7 @@ class Durable(StepTaker):
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend, codec)
         self._parking = Parking(self)
+        self._patches = Patches(self)
         self._locks = RunLocks(run.record, backend, self.moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
@@ -123,6 +125,11 @@ class Durable(StepTaker):
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
         self.leave(restarted(record, Round(self.round.number + 1), payload))
+
+    def patched(self, name: str) -> bool:
+        """Whether this job takes the code of a change."""
+        self._stay(name)
+        return self._patches.has(name)
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""

@@ -58,6 +58,8 @@ def step_options(retry: Retry | None, timeout: float | timedelta | None, on_erro
     """Raises BadOption."""
     if retry is not None and not isinstance(retry, Retry):
         raise BadOption("step.retry", f"expected Retry(...), found {retry!r:.60}")
+    if retry is not None and retry.then == "pause":
+        raise BadOption("step.retry", "then='pause' is an option of the task's retry: it pauses the job, not a step")
     if on_error is not None and (retry is None or not callable(on_error)):
         raise BadOption("step.on_error", f"expected a function, with retry=Retry(...), found {on_error!r:.60}")
     length = None if timeout is None else seconds(timeout, "step.timeout")

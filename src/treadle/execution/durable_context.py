@@ -88,6 +88,14 @@ class DurableContext(WaitContext, frozen=True):
 
         return durable.awaited(f"publish:{name}", work)
 
+    def patched(self, name: str) -> bool:
+        """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
+        code. Nothing is awaited. False for a job that had passed this point before the change, in all its later runs;
+        True for all others, whose history gets a marker. The first call of a name in a run decides for all of them, so
+        a loop does not change its code half-way. Remove the old code when `treadle storage check` says that no stored
+        job needs it. Raises BadStep."""
+        return self._durably(name).patched(name)
+
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
@@ -175,6 +183,10 @@ class Synchronous(SynchronousWaits):
     def publish(self, name: str, value: object) -> None:
         """As `current().publish`."""
         publish(self._durable, name, value)
+
+    def patched(self, name: str) -> bool:
+        """As `current().patched`."""
+        return self._durable.patched(name)
 
     def restart(self, *args: Any, **kwargs: Any) -> NoReturn:
         """As `current().restart`."""

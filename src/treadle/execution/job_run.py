@@ -82,6 +82,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     durable: Durable | None = None  # made at its first use
     subject: Record | None = None  # the job that has ended, while its function runs to clean up
+    version: tuple[str, str] | None = None  # the checkpoint with the version of its task, if that has several
     suspended_as: Outcome | None = None  # the outcome of a run whose function slept or waits
     began: float = 0.0  # when the run began, by this process's clock
     place: object = None  # for an async function, the asyncio task that runs it; then ENDED

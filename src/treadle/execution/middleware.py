@@ -99,8 +99,8 @@ class Middleware:
 
         error  what ended the run: the exception of the function or of a middleware, with its traceback; BadArgument
                for arguments that do not fit, BadResult and TooLarge for results, TimeoutError for a timeout, JobFailed
-               and JobExpired if no code raised. Never None for failed, expired and retrying. None for a run that
-               succeeded, waits or sleeps, and for one that was released, cancelled or lost.
+               and JobExpired if no code raised. Never None for failed, expired, paused and retrying. None for a run
+               that succeeded, waits or sleeps, and for one that was released, cancelled or lost.
         """
 
 

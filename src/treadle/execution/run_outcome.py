@@ -11,6 +11,7 @@ Ending = Literal[
     "failed",
     "expired",
     "retrying",
+    "paused",
     "deferred",
     "waiting",
     "released",
@@ -28,6 +29,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
                          expired
              expired     its deadline has passed, or would have passed before the next attempt
              retrying    the attempt failed, and there will be another
+             paused      the attempt failed, and was the last one: the job waits until an operator resumes it
              deferred    it runs again later, and the run is not counted: `Defer`, or a durable sleep
              waiting     it waits: for its children, or in its run for a signal
              released    its worker stopped and returned it to the queue, uncounted

@@ -135,6 +135,11 @@ class Runner:
             log.exception("%s %s failed", task.name, record.job.id)
             return judge.failed(record, rules, error, None, record.started_at or began, self._random())
 
+    def unfit(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: Exception) -> Outcome:
+        """The outcome of a job that this code cannot run."""
+        run.began = self._now()
+        return self._failed(task, run, rules, error)
+
     async def run(self, task: TaskCore, run: JobRun, rules: judge.Rules) -> Outcome | None:
         """Run one attempt. None: the lease was lost, and nothing may be settled.
 

@@ -106,6 +106,8 @@ class WaitContext(msgspec.Struct, frozen=True):
                     "or in one in a thread, and let that wait for jobs of this task"
                 )
             run.durable = Durable(run, backend, backend.codec(run.record.job.task))
+            if run.version is not None and run.version not in run.record.checkpoints:
+                run.durable.checkpoints.note(run.version)
         return run.durable
 
 

@@ -16,7 +16,7 @@ from treadle.core.claim_ids import worker_name
 from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE
 from treadle.core.events import was_lost
-from treadle.core.model import EXPIRED, LOST, LOST_BY, Outcome, Pairs, Record, State
+from treadle.core.model import EXPIRED, LOST, LOST_BY, PAUSED, Outcome, Pairs, Record, State
 from treadle.core.ranges import Natural
 
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
@@ -151,7 +151,7 @@ def noted(
         outcome=_name(record, outcome),
         error=None if error is None else shortened(error),
         reason=reason or outcome.reason,
-        delay=outcome.delay if outcome.state is State.READY else None,
+        delay=outcome.delay if outcome.state is State.READY and outcome.reason != PAUSED else None,
         run=(known[-1].run if known else 0) + lost + 1,
     )
     return replace(outcome, checkpoints=(*outcome.checkpoints, *carried, _pair(attempt)))
@@ -164,6 +164,8 @@ def _pair(attempt: Attempt) -> tuple[str, str]:
 def _name(record: Record, outcome: Outcome) -> Ended:
     if outcome.state is State.FAILED:
         return _ending(outcome)
+    if outcome.reason == PAUSED:
+        return "failed"
     return "retrying" if outcome.attempt > record.attempt else "deferred"
 
 

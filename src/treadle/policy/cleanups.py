@@ -14,6 +14,7 @@ from treadle.core import ids
 from treadle.core.model import (
     ARGUMENTS_NOW,
     ASLEEP,
+    BEGUN_WITH,
     EXPIRED,
     LOST,
     OURS,
@@ -35,8 +36,8 @@ STORED: Final = "treadle:cleanup"
 FREE: Final = "treadle:free"
 # Checkpoint of a job that was reopened after its cleanup took steps: the reopening at which a new round begins.
 UNDONE: Final = "treadle:undone"
-# Checkpoints of Treadle that the cleanup reads of the job: its round, its upstreams, its locks and its memo.
-_READ: Final = (ROUND, ARGUMENTS_NOW, judge.AFTER, "treadle:once:", "treadle:memo:")
+# Checkpoints of Treadle that the cleanup reads of the job: its round and version, its upstreams, locks and memo.
+_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, judge.AFTER, "treadle:once:", "treadle:memo:")
 
 
 def cleanup_id(job: str, reopenings: int) -> str:

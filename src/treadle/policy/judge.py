@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from treadle.core import defaults, ids, interrupts
 from treadle.core.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
 from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
-from treadle.policy import attempts, guilt
+from treadle.policy import attempts, guilt, pauses
 from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 log = logging.getLogger("treadle")
@@ -233,15 +233,15 @@ def failed(
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
         out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note)
-        return (
-            out
-            if decision.limit is None or not delay
-            else replace(out, followups=(_hold(record, decision.limit, delay),))
-        )
+        if decision.limit is None or not delay:
+            return out
+        return replace(out, followups=(_hold(record, decision.limit, delay),))
     if at_once is not None and not isinstance(decision, RetryNow | RetryAfter):
         return ended(record, at_once, text, checkpoints, note)
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
+        if rules.retry.then == "pause":
+            return pauses.used_up(record, text, (*checkpoints, *guilt.cleared_note(record)), note)
         return ended(record, ERROR, text, checkpoints, note)
     delay = _wait(decision, rules, attempt, fraction)
     if _too_late(record, now + delay):

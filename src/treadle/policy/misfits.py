@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from treadle.core.clock import moment_text
-from treadle.core.errors import ARGUMENTS, BadOption
+from treadle.core.errors import ARGUMENTS, BadOption, error_line
 from treadle.core.model import Outcome, Pairs, Presence, Record, State
 from treadle.policy.judge import released
 
@@ -59,8 +59,24 @@ def released_by(record: Record) -> str | None:
     return record.reason.removeprefix(MISFIT)
 
 
+OTHER_CODE: Final = ("StepMismatch", "UnknownVersion")  # errors of jobs that began with other code
+
+
+def is_by_code(record: Record) -> bool:
+    """Whether the worker that released this job could read its arguments, but could not continue it."""
+    kind = error_line(record.error).partition(":")[0]
+    return kind.rpartition(".")[2] in OTHER_CODE
+
+
+def differ(one: str, other: str, by_code: bool) -> bool:
+    """Whether two versions of a task differ in how they read arguments; `by_code`: or in their code. An unknown one
+    counts as another."""
+    return not one or not other or (one != other if by_code else one.partition(".")[0] != other.partition(".")[0])
+
+
 def version_at(worker: Presence, task: str) -> str:
-    """The worker's version of a task; "" for a worker that reports none, whose code counts as another version."""
+    """The worker's version of a task, as of `tasks.versions.code_of`; "" for a worker that reports none, whose code
+    counts as another version."""
     index = worker.tasks.index(task)
     return worker.versions[index] if index < len(worker.versions) else ""
 
@@ -73,7 +89,7 @@ def is_left_by(record: Record, worker: Presence, workers: Iterable[Presence]) ->
         return False
     first = next((other for other in workers if other.worker == by and task in other.tasks), None)
     known = "" if first is None else version_at(first, task)
-    return worker.worker == by or (known != "" and version_at(worker, task) == known)
+    return worker.worker == by or not differ(version_at(worker, task), known, is_by_code(record))
 
 
 def words(record: Record) -> str | None:
@@ -82,7 +98,8 @@ def words(record: Record) -> str | None:
     if worker is None:
         return None
     end = "" if until is None else f" until {moment_text(until)}; then it fails"
+    why = "has other code than it began with" if is_by_code(record) else "could not read its arguments"
     return (
-        f"worker {worker} could not read its arguments and released it, uncounted: it waits for a worker with "
+        f"worker {worker} {why} and released it, uncounted: it waits for a worker with "
         f"another version of task {record.job.task!r}{end}"
     )

@@ -98,6 +98,8 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
     factor    ratio of each wait to the one before (2)
     max       s of a wait at most (300)
     jitter    share of the wait, at most, that is subtracted at random, 0 to 1 (0.5)
+    then      when the attempts are used up: "fail" the job, or "pause" it until an operator resumes it ("fail"). An
+              attempt that cannot be retried fails the job in any case
     Raises BadOption.
     """
 
@@ -106,6 +108,7 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
     factor: float | UnsetType = UNSET
     max: float | timedelta | UnsetType = UNSET
     jitter: float | UnsetType = UNSET
+    then: Literal["fail", "pause"] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         attempts: object = self.attempts
@@ -119,6 +122,9 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
         jitter: object = self.jitter
         if jitter is not UNSET and not (_is_number(jitter) and 0 <= jitter <= 1):
             raise BadOption("retry", f"jitter: expected 0 to 1, found {jitter!r:.60}")
+        then: object = self.then
+        if then not in (UNSET, "fail", "pause"):
+            raise BadOption("retry", f"then: expected 'fail' or 'pause', found {then!r:.60}")
         for name in ("base", "max"):
             value = self.base if name == "base" else self.max
             if value is not UNSET:
@@ -166,6 +172,7 @@ DEFAULT = Retry(
     factor=defaults.RETRY_FACTOR,
     max=defaults.RETRY_MAX,
     jitter=defaults.RETRY_JITTER,
+    then="fail",
 )
 
 

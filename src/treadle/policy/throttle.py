@@ -14,7 +14,7 @@ from treadle.core.events import Emitter, Event
 from treadle.policy.retry import seconds
 
 SUCCEEDED: Final = ("succeeded",)
-FAILED: Final = ("retrying", "failed")  # each failed attempt, not only the last
+FAILED: Final = ("retrying", "paused", "failed")  # each failed attempt, not only the last
 
 
 class AIMD:

@@ -83,12 +83,12 @@ The rules:
   `bounds.LOOK` more, not counting the rows of the call. If it finds fewer than it needs, it raises QueueFull. Every
   other refusal of a call takes precedence; if several queues are full, the queue of the first new job is reported.
 * **Reopening** (READY on an ended job) sets attempt and lost to 0, takes the key again and counts the deadline from
-  now; checkpoints and note are kept. The jobs that its ending doomed, and each ancestor that failed because of
-  "children", wait again for the upstreams that have to end again. For a waiting job, the effect of that ending is
-  undone. If any of them finds its key held, the whole outcome is refused. An ending may name in `after` jobs for which
-  its job has waited and that did not succeed: it is stale if one of them is open again or has succeeded since, so a job
-  does not fail because of a child that was reopened after its worker had read it. If it names a job for which its job
-  has not waited, it is refused.
+  now; note and checkpoints are kept, except that a `ROUND` deletes the steps. The jobs that its ending doomed, and each
+  ancestor that failed because of "children", wait again for the upstreams that have to end again. For a waiting job,
+  the effect of that ending is undone. If any of them finds its key held, the whole outcome is refused. An ending may
+  name in `after` jobs for which its job has waited and that did not succeed: it is stale if one of them is open again
+  or has succeeded since, so a job does not fail because of a child that was reopened after its worker had read it. If
+  it names a job for which its job has not waited, it is refused.
 * **Counts**: the numbers of `stats` are kept. The step that stores, changes or deletes a row also changes the counts of
   its queue, task and kind, so they equal the rows after every call, also after one that failed, and a transaction that
   is rolled back leaves no trace in them. A move carries rows, and the storage that loads them counts them. `stats` thus
@@ -103,7 +103,7 @@ The rules:
   time.
 * **Topics** of watch: "queue:<name>" when a job may have been queued there; "job:<id>" when that job ended, was settled
   with a result of its own before that, or its note changed; "worker:<name>" when a job that it runs was settled with
-  the reason "asked" or "superseded".
+  the reason "asked", "superseded" or "paused".
 """
 
 from __future__ import annotations

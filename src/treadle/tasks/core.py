@@ -12,7 +12,7 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.errors import BadArgument, BadOption
+from treadle.core.errors import BadArgument, BadOption, BadTask
 from treadle.core.job import JobSpec
 from treadle.core.model import NewJob
 from treadle.policy.retry import Policy
@@ -34,6 +34,7 @@ class TaskCore:
 
     factory    makes its jobs; all tasks of the app share it
     signature  encodes and decodes its arguments and results
+    version    its number among the functions of its name
     """
 
     def __init__(self, factory: JobFactory, declared: Declaration) -> None:
@@ -41,6 +42,8 @@ class TaskCore:
         self.name, self.function, self.on_error = declared.name, declared.function, declared.on_error
         self.kind: Kind | Literal["batch"] = declared.runs_as
         self.needs = declared.needs
+        self.version = declared.version
+        self.versions = {declared.version: self}  # of its name, by number; they share it
         self.injector = injector_of(self.name, self.function)
         self.call = self.function  # what a run calls: with the values of its dependencies
         if self.injector is not None:
@@ -65,6 +68,20 @@ class TaskCore:
 
     def __repr__(self) -> str:
         return f"<core of task {self.name}>"
+
+    def join(self, known: TaskCore | None) -> bool:
+        """Become a version of the known task of this name -> whether it is the newest. Raises BadTask."""
+        versions = {**({} if known is None else known.versions), self.version: self}
+        if len(versions) > 1 and any(one.kind in ("batch", "process") for one in versions.values()):
+            raise BadTask(f"{self.name!r}: batches and tasks in processes take no steps, so they have no versions")
+        for one in versions.values():
+            one.versions = versions
+        return self.version == max(versions)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether a job of it must say with which version it began."""
+        return self.version != 1 or len(self.versions) > 1
 
     def spec_or_late(self, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnySpec:
         """See `Task.job`. A spec whose first argument is left out says in `lacks` why it cannot be sent as it is."""

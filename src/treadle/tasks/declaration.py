@@ -15,6 +15,7 @@ from msgspec import Struct
 from treadle.core import defaults
 from treadle.core.errors import BadOption, BadTask
 from treadle.core.placement import Amounts, Needs, Requires, needs_of
+from treadle.core.ranges import COUNT
 from treadle.policy.judge import OnError
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.batch_function import item_function
@@ -41,6 +42,7 @@ class TaskOptions(BatchOptions, total=False):
     """The options of `@app.task`."""
 
     concurrency: int | None
+    version: int
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     requires   labels of the workers that may run its jobs
     uses       resources of the worker that each run uses
     redact     names of more values of its jobs that people must not see
+    version    distinguishes functions of one name: a durable job keeps to the one that it began with
     computed   a function of a job's arguments that returns more options
     """
 
@@ -67,6 +70,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     requires: Requires = ()
     uses: Amounts | None = None
     reduce: str | None = None
+    version: int = 1
 
     def __post_init__(self) -> None:
         check_names(self.constants, self.words)
@@ -77,6 +81,11 @@ class Declaration(Struct, frozen=True, kw_only=True):
         for once in ("id", "after", "run_at", "within"):
             if once in self.constants:
                 raise BadOption(once, "belongs to one job, not to a task; give it with .options()")
+        version: object = self.version
+        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= COUNT:
+            raise BadOption("version", f"expected a number from 1, found {version!r:.60}")
+        if version != 1 and self.kind == "process":
+            raise BadTask(f'{name}: kind="process" takes no steps, so it has no versions; give it a new name')
         _check_function(name, self.function, self.kind)
         _check_kind(name, self.function, self.runs_as)
         needs_of(name, self.requires, self.uses)

@@ -70,6 +70,10 @@ class RetryAsked(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=0, le=1)] | UnsetType,
         about("Largest share of a delay that is taken off at random, from 0 to 1.", defaults.RETRY_JITTER),
     ] = UNSET
+    then: Annotated[
+        Literal["fail", "pause"] | UnsetType,
+        about("Fail or pause the job when its attempts are used up.", "fail"),
+    ] = UNSET
 
 
 class WhenAsked(Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,7 +180,7 @@ def _option(name: str, value: Any) -> Any:
     if isinstance(value, KeyAsked):
         return Key(value.key, value.conflict, value.window, value.until, value.shared)
     if isinstance(value, RetryAsked):
-        return Retry(value.attempts, value.base, value.factor, value.max, value.jitter)
+        return Retry(value.attempts, value.base, value.factor, value.max, value.jitter, value.then)
     if isinstance(value, WhenAsked):
         return When(value.required, value.of)
     return value

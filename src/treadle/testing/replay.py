@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
+from traceback import walk_stack, walk_tb
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -17,7 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
-from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask
+from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
@@ -29,6 +32,7 @@ from treadle.resources import Life, NewThreads, Overrides
 from treadle.serialization.call_codec import MISSING, Codec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.options import Sizes
+from treadle.tasks.versions import fitting, version_begun
 from treadle.testing.app import Testing
 from treadle.testing.clock import HandClock
 from treadle.workflow import decode_of, decoded, specs_of
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from treadle.app.core import AnyApp, AppCore
 
 WITHOUT_RESULT: Final = (JobNotDone, UnknownJob)
+Stopped = Callable[[str | StepMismatch, FrameType], object]
 PATIENCE: Final = 10.0  # s that the code between two steps may take
 
 
@@ -65,6 +70,7 @@ async def replay(
     histories: str | PathLike[str] | Iterable[str | bytes | Mapping[str, Any] | History],
     *,
     overrides: Overrides | None = None,
+    stopped: Stopped | None = None,
 ) -> list[Replayed]:
     """Run the durable functions of `app` over histories that `treadle jobs export` has written.
 
@@ -74,6 +80,8 @@ async def replay(
 
     histories  the file, or its lines
     overrides  functions that replace providers of `depends(...)`, by what they replace
+    stopped    called for a debugger where a history ends: with the step that follows there, or the sleep that lasts, or
+               the StepMismatch, and with the frame of the function. A function then has any time between two steps
     Raises StepMismatch for the first history that the code does not follow, with a note for each further one;
     UnknownTask; BadArgument for arguments that do not fit any more; BadResult for such results of steps; BadOption for
     a file that is none; TimeoutError if the code between two steps takes more than 10 seconds; and what a function
@@ -89,7 +97,7 @@ async def replay(
         try:
             for history in rows:
                 try:
-                    replayed.append(await _Replay(core, life, history).run())
+                    replayed.append(await _Replay(core, life, history, stopped).run())
                 except StepMismatch as error:
                     mismatches.append(error)
         finally:
@@ -117,16 +125,22 @@ def _rows(histories: Any) -> list[History]:
 class _Replay:
     """One history and one run of the function over it."""
 
-    def __init__(self, core: AppCore, life: Life, history: History) -> None:
+    def __init__(self, core: AppCore, life: Life, history: History, stopped: Stopped | None) -> None:
         task = core.tasks.get(history.task)
         if task is None:
             raise UnknownTask(history.task, tuple(core.tasks))
+        chosen = fitting(task, present(history.record))
+        if chosen is None:
+            begun = version_begun(history.record) or 1
+            raise UnknownVersion(history.id, history.task, begun, tuple(sorted(task.versions)))
+        task = chosen
         self._core, self._history, self._task = core, history, task
         loop = asyncio.get_running_loop()
         site = Site(None, loop, life, NewThreads)
         self._run = JobRun(present(history.record), "replay", lambda: None, self._results, site=site, began=history.at)
         self._durable = _RecordedDurable(self._run, _Backend(loop, core, history.at), task.signature._codec)
         self._run.durable = self._durable
+        self._durable.steps.stopped, self._patience = stopped, PATIENCE if stopped is None else None
 
     async def run(self) -> Replayed:
         """Raises StepMismatch, and what the function raises before its last recorded step."""
@@ -134,7 +148,7 @@ class _Replay:
         try:
             payload, task = self._run.record.job.payload, self._task
             args, kwargs = task.signature.decode_call(payload, first=self._first())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 await asyncio.create_task(self._call(task, args, kwargs))
         except BaseException as raised:
             error = raised
@@ -159,6 +173,7 @@ class _Replay:
             raise steps.mismatch
         if self._run.suspended_as is not None:  # it sleeps
             steps.stopped_at = steps.stopped_at or steps.last
+            steps.tell(steps.last, None if error is None else error.__traceback__)
         if steps.stopped_at is None:
             behind = steps.following(steps.last)
             if error is not None and (behind is not None or not steps.taken or not isinstance(error, Exception)):
@@ -197,6 +212,12 @@ def _value_of(up: Upstream, core: AppCore) -> Any:
     return decode_of(row, core.tasks, up.result or "null")
 
 
+def _users_frame(trace: TracebackType | None) -> FrameType:
+    """The innermost frame of the user's code in a traceback; without one, among the callers of this function."""
+    frames = [frame for frame, _ in (walk_stack(sys._getframe()) if trace is None else reversed([*walk_tb(trace)]))]
+    return next((frame for frame in frames if not is_ours(frame.f_code.co_filename)), frames[0])
+
+
 def _is_end(error: BaseException) -> bool:
     """Whether this is the exception that ends a function here, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
@@ -213,15 +234,16 @@ class _RecordedSteps(Checkpoints):
         self.stopped_at: str | None = None
         self.last = ""
         self.mismatch: StepMismatch | None = None
-        self.of_wait = (
-            False  # a wait that is not recorded may have lost a race: it ends the function when it is looked at
-        )
+        # A wait that is not recorded may have lost a race: it ends the function when it is looked at.
+        self.of_wait = False
+        self.stopped: Stopped | None = None
 
     def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         try:
             request = super().ask(name, args)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
+            self.tell(error)
             raise
         if request.entry is None or request.entry.is_tried:
             if not self.of_wait:
@@ -231,8 +253,16 @@ class _RecordedSteps(Checkpoints):
         self.last = request.key
         return request
 
+    def tell(self, place: str | StepMismatch, trace: TracebackType | None = None) -> None:
+        """Call `stopped`, the first time that the function comes to the end of its history: with the frame that calls
+        durable code now, or that a suspension has left."""
+        stopped, self.stopped = self.stopped, None
+        if stopped is not None:
+            stopped(place, _users_frame(trace))
+
     def stop(self, key: str) -> NoReturn:
         self.stopped_at = self.stopped_at or key
+        self.tell(key)
         raise _Beyond(key)
 
 

@@ -15,6 +15,7 @@ from treadle.execution import Runner
 from treadle.execution.job_run import JobRun
 from treadle.policy import cleanups, judge
 from treadle.tasks.core import TaskCore
+from treadle.tasks.versions import fitting, unknown_version
 from treadle.worker.durable_backend import WorkerDurableBackend
 from treadle.worker.parts import WorkerParts
 from treadle.worker.payloads import LargeTexts
@@ -40,7 +41,10 @@ class Cleanups:
             if outcome.state is not State.SUCCEEDED:
                 self._troubles[run] = None
             return outcome
-        return await self._runner.clean(task, run, rules)
+        chosen = fitting(task, run.record)
+        if chosen is None:
+            return self._runner.unfit(task, run, rules, unknown_version(task, run.record))
+        return await self._runner.clean(chosen, run, rules)
 
     async def _prepared(self, task: TaskCore, run: JobRun) -> Outcome | None:
         """Give the run the history of the job that has ended. Returns the outcome of a cleanup that has nothing to do,

@@ -116,7 +116,8 @@ class WorkerCore:
             return []
         names = self.app.tasks if self.config.tasks is None else self.config.tasks
         tasks = [self.app.tasks[name] for name in names]
-        return [task.injector for task in tasks if task.injector is not None and task.kind != "process"]
+        every = [version for task in tasks for version in task.versions.values()]
+        return [task.injector for task in every if task.injector is not None and task.kind != "process"]
 
     def _on_broken(self, error: ResourceFailed) -> None:
         """The lifespan has ended while jobs use its state: stop."""

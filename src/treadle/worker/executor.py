@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core import defaults, interrupts
-from treadle.core.errors import ARGUMENTS, UnknownTask
+from treadle.core.errors import ARGUMENTS, StepMismatch, UnknownTask, UnknownVersion
 from treadle.core.events import was_lost
-from treadle.core.model import DECLINED, EXPIRED, Outcome, Pairs, Record, State
+from treadle.core.model import BEGUN_WITH, DECLINED, EXPIRED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
 from treadle.durable import begun_anew
 from treadle.execution import Runner, SystemTask
@@ -25,6 +25,7 @@ from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.policy.unread import cleared
 from treadle.tasks.core import BatchCore, TaskCore
+from treadle.tasks.versions import fitting, unknown_version
 from treadle.worker import commit
 from treadle.worker.cleanups import Cleanups
 from treadle.worker.durable_backend import WorkerDurableBackend
@@ -166,8 +167,6 @@ class Executor:
             elif outcome is None:
                 if not self._emitter.silent and self._emitter.wants("started"):
                     self._emitter.emit(event_of("started", run, self._state.name))
-                if task.kind == "async":
-                    job_run.place = run.handle or asyncio.current_task()
                 outcome = await self._called(run, task)
         except (asyncio.CancelledError, Exception) as error:
             outcome = self._broken_off(run, error)
@@ -205,6 +204,15 @@ class Executor:
         if job_run.record.checkpoints and (anew := begun_anew(job_run.record)) is not None:
             self._state.troubles[job_run] = None
             return anew
+        if not run.rules.cleans and (job_run.record.checkpoints or task.is_versioned):
+            chosen = fitting(task, job_run.record)
+            if chosen is None:
+                error = unknown_version(task, job_run.record)
+                return await self._concluded(job_run, self._runner.unfit(task, job_run, run.rules, error))
+            task = run.task = chosen
+            job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
+        if task.kind == "async":
+            job_run.place = run.handle or asyncio.current_task()
         runner = self._cleanups if run.rules.cleans else self._runner
         outcome = await runner.run(task, job_run, run.rules)
         if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
@@ -217,11 +225,13 @@ class Executor:
     async def _concluded(self, job_run: JobRun, outcome: Outcome) -> Outcome:
         """The outcome with the checkpoints of this run: its steps, and its log lines. A job whose arguments this code
         cannot read may be left to other workers."""
-        if is_misfit(outcome):
-            settled = await self._misfits.settled(job_run, outcome, job_run.storage_time(self._now()))
+        by_code = isinstance(self._state.troubles.get(job_run), StepMismatch | UnknownVersion)
+        if is_misfit(outcome) or (by_code and outcome.state is State.FAILED):
+            moment = job_run.storage_time(self._now())
+            settled = await self._misfits.settled(job_run, outcome, moment, by_code)
             if settled is not outcome:
                 self._state.troubles[job_run] = None
-                return settled
+                return settled if job_run.durable is None else await job_run.durable.concluded(settled)
         if job_run.durable is not None:
             outcome = await job_run.durable.concluded(outcome)
         else:

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from treadle.core.events import Emitter, Event
-from treadle.core.model import EXPIRED, Outcome, Record, State
+from treadle.core.model import EXPIRED, PAUSED, Outcome, Record, State
 from treadle.execution import Ending, RunOutcome
 from treadle.worker.running_job import RunningJob
 
@@ -23,6 +23,8 @@ def tell(emitter: Emitter, worker: str, name: str, error: BaseException | None =
 def name_of(record: Record, outcome: Outcome) -> str:
     if outcome.state is State.FAILED:
         return "expired" if outcome.reason == EXPIRED else "failed"
+    if outcome.reason == PAUSED:
+        return "paused"
     if outcome.state is State.READY:
         return "retrying" if outcome.attempt > record.attempt else "deferred"
     return str(outcome.state)
@@ -62,5 +64,5 @@ def event_of(name: str, run: RunningJob, worker: str, outcome: Outcome | None = 
         worker=worker,
         error=outcome.error if outcome is not None and name != "deferred" else None,  # deferred: an earlier error
         record=record,
-        delay=outcome.delay if outcome is not None and outcome.state is State.READY else None,
+        delay=outcome.delay if name in RUNS_AGAIN and outcome is not None else None,
     )

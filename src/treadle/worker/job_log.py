@@ -27,10 +27,11 @@ LEVELS: Final = {
     "lost": logging.WARNING,
     "reaped": logging.WARNING,
     "failed": logging.ERROR,
+    "paused": logging.ERROR,
     "expired": logging.ERROR,
 }
 TEMPLATES: Final = {name: f"%s {name}" for name in LEVELS}
-RAISED: Final = frozenset({"retrying", "failed", "expired"})  # an exception of the function can cause these
+RAISED: Final = frozenset({"retrying", "failed", "expired", "paused"})  # an exception of the function can cause these
 
 
 def wanted(name: str, task: str) -> bool:

@@ -16,9 +16,9 @@ from treadle.core.errors import StorageError
 from treadle.core.model import Outcome, Presence, Record
 from treadle.execution.job_run import JobRun
 from treadle.policy import misfits
-from treadle.serialization.call_schema import version_of
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
+from treadle.tasks.versions import code_of
 
 AGAIN: Final = 5.0  # s
 FRESH: Final = 2.0  # s for which a list of workers shows that there is another version
@@ -46,7 +46,7 @@ class MisfitRelease:
     def _version(self, name: str) -> str:
         if name not in self._versions:
             task = self._tasks.get(name)
-            self._versions[name] = "" if task is None else version_of(task.signature)
+            self._versions[name] = "" if task is None else code_of(task)
         return self._versions[name]
 
     def left_out(self) -> tuple[str, ...]:
@@ -65,43 +65,47 @@ class MisfitRelease:
         self._left_tasks = {task: until for task, until in self._left_tasks.items() if until > now}
         return tuple(self._left_tasks)
 
-    async def settled(self, run: JobRun, outcome: Outcome, moment: float) -> Outcome:
+    async def settled(self, run: JobRun, outcome: Outcome, moment: float, by_code: bool = False) -> Outcome:
         """The outcome of a run that could not read its arguments: as it is, or the job released.
 
-        moment  now, by the storage's clock
+        moment   now, by the storage's clock
+        by_code  it could read them, but the job began with other code
         """
         record = run.record
         until = misfits.waits_until(record) or moment + self._longest
-        if not self._longest or moment >= until or not await self._is_for_others(record):
+        if not self._longest or moment >= until or not await self._is_for_others(record, by_code):
             return outcome
         again = monotonic() + AGAIN
         if len(self._left) < MOST:
             self._left[record.job.id] = again
         else:
             self._left_tasks[record.job.task] = again
-        text = "%s %s: this code cannot read its arguments, but another worker has other code: released"
-        log.warning(text, record.job.task, record.job.id)
+        why = "did not begin it" if by_code else "cannot read its arguments"
+        text = "%s %s: this code %s, but another worker has other code: released"
+        log.warning(text, record.job.task, record.job.id, why)
         return misfits.left_to_others(record, outcome, self._worker, until, run.carried)
 
-    async def _is_for_others(self, record: Record) -> bool:
+    async def _is_for_others(self, record: Record, by_code: bool) -> bool:
         """Whether a live worker that claims from its queue has another version of its task, or may have. Before it says
         no, the workers are read again: one may just have started. While the storage does not answer, nothing is
         decided: the job waits until its time is over."""
         age = monotonic() - self._read_at
-        if age < FRESH and self._knows_another(record):
+        if age < FRESH and self._knows_another(record, by_code):
             return True
         if age > SOON:
             try:
                 self._workers, self._read_at = (await self._storage.glance(1)).workers, monotonic()
             except StorageError:
                 return True
-        return self._knows_another(record)
+        return self._knows_another(record, by_code)
 
-    def _knows_another(self, record: Record) -> bool:
+    def _knows_another(self, record: Record, by_code: bool) -> bool:
         task, queue = record.job.task, record.job.queue
         own = self._version(task)
         return any(
-            task in worker.tasks and queue in worker.queues and misfits.version_at(worker, task) != own
+            task in worker.tasks
+            and queue in worker.queues
+            and misfits.differ(misfits.version_at(worker, task), own, by_code)
             for worker in self._workers
             if worker.worker != self._worker
         )

@@ -88,6 +88,36 @@ async def test_run_now_of_a_scheduled_job(visit: Visit, shop: Shop) -> None:
     await expect(page.locator("main")).to_contain_text("sent 2")
 
 
+async def test_a_job_is_paused_and_resumed(visit: Visit, shop: Shop) -> None:
+    job = await shop.send("send_mail", "later@example.org", 2, delay=3600)
+    page = await visit.open(f"jobs/{job.id}")
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await message(page, "send_mail paused")
+    await page.get_by_role("button", name="Resume", exact=True).click()
+    await message(page, "send_mail resumed")
+    row = await shop.row(job.id)
+    assert (str(row.state), row.reason) == ("ready", None)
+
+
+async def test_a_job_runs_again_from_a_step(visit: Visit, shop: Shop) -> None:
+    job = await shop.send("approve", 21)
+    await shop.until(job.id, "waiting")
+    await shop.app.jobs.signal(job.id, "approved", "yes")
+    await job.result(30)
+    page = await visit.open(f"jobs/{job.id}")
+    before = await shop.row(job.id)
+    await page.get_by_role("button", name="Again from here").first.click()
+    await agree(page, "Run again")
+    await message(page, "approve runs again")
+    after = await until(lambda: _ended_again(shop, job.id, before.version), "the job runs again")
+    assert after.reopenings == before.reopenings + 1
+
+
+async def _ended_again(shop: Shop, id: str, version: int) -> object:
+    row = await shop.row(id)
+    return row if row.version > version and str(row.state) == "succeeded" else None
+
+
 async def test_delete_of_a_job(visit: Visit, shop: Shop) -> None:
     id = await shop.ended("thumbnail", "/img/gone.png", 64)
     page = await visit.open(f"jobs/{id}")

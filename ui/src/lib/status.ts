@@ -60,6 +60,7 @@ const REASONS: Record<string, string> = {
   asked: "somebody cancelled it",
   upstream: "a job it waited for did not succeed",
   superseded: "a newer job with its key replaced it",
+  paused: "somebody paused it, or its attempts are used up",
 };
 
 export function reasonOf(word: string): string {

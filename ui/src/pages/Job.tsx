@@ -15,7 +15,7 @@ import { go, href } from "../lib/route";
 import { canEnqueue, canOperate, me } from "../lib/session";
 import { isFinal, statusOf } from "../lib/status";
 import { failed } from "../design/toasts";
-import { retryJob, runJobNow } from "../parts/acts";
+import { pauseJob, retryJob, runJobNow } from "../parts/acts";
 import { Attempts } from "../parts/Attempts";
 import { Commands, FactsOf } from "../parts/JobFacts";
 import { Children, Steps } from "../parts/JobSteps";
@@ -73,7 +73,7 @@ function Known({ job }: { job: Row }): JSX.Element {
         kind="Job"
         crumbs={crumbs}
         mono
-        beside={<Badge of={statusOf(job)} filled />}
+        beside={<Badge of={job.state === "ready" && job.reason === "paused" ? "paused" : statusOf(job)} filled />}
         acts={<Acts job={job} />}
       >
         <div class="row id-line">
@@ -147,11 +147,13 @@ function Known({ job }: { job: Row }): JSX.Element {
 function Acts({ job }: { job: Row }): JSX.Element {
   const status = statusOf(job);
   const final = isFinal(job.state);
+  const paused = job.state === "ready" && job.reason === "paused";
   const reopens = job.state === "failed" || job.state === "cancelled";
   const can = canOperate.value;
   const retry = (): unknown => can && reopens && retryJob(job);
   const cancel = (): unknown => can && !final && askCancel(job);
-  const runNow = (): unknown => can && status === "scheduled" && runJobNow(job);
+  const runNow = (): unknown => can && status === "scheduled" && !paused && runJobNow(job);
+  const pause = (): unknown => can && !final && pauseJob(job, !paused);
   const remove = (): void => askDelete(job, () => go("jobs"));
   const safe = (act: () => unknown): (() => void) => {
     return () => void Promise.resolve(act()).catch(failed);
@@ -160,6 +162,7 @@ function Acts({ job }: { job: Row }): JSX.Element {
     { keys: "r", words: "Retry the job", group: "Job", run: safe(retry) },
     { keys: "c", words: "Cancel the job", group: "Job", run: safe(cancel) },
     { keys: "n", words: "Run the scheduled job now", group: "Job", run: safe(runNow) },
+    { keys: "h", words: "Pause or resume the job", group: "Job", run: safe(pause) },
   ]);
   return (
     <>
@@ -168,9 +171,14 @@ function Acts({ job }: { job: Row }): JSX.Element {
           Retry
         </Button>
       )}
-      {can && status === "scheduled" && (
+      {can && status === "scheduled" && !paused && (
         <Button kind="primary" keys="n" onClick={runNow}>
           Run now
+        </Button>
+      )}
+      {can && !final && job.task && (
+        <Button {...(paused && { kind: "primary" })} keys="h" onClick={pause}>
+          {paused ? "Resume" : "Pause"}
         </Button>
       )}
       {canEnqueue.value && job.task && (

@@ -6,8 +6,9 @@ import { Button } from "../design/Button";
 import { closeDialog, Dialog } from "../design/Dialog";
 import { CheckField, TextField } from "../design/Field";
 import { failed } from "../design/toasts";
+import { shortName } from "../lib/format";
 import { part, send } from "../lib/http";
-import { reported, type Noted } from "./acts";
+import { forkJob, reported, type Noted } from "./acts";
 
 interface AskProps {
   title: string;
@@ -72,6 +73,28 @@ export function CancelJob({ job }: { job: Job }): JSX.Element {
           onChange={(value) => (cleanup.value = value)}
         />
       </>
+    </Ask>
+  );
+}
+
+export function RerunJob({ job, step }: { job: Job; step: string }): JSX.Element {
+  const fork = useSignal(false);
+  return (
+    <Ask
+      title={`Run again from ${step}?`}
+      words={`The steps before ${step} keep their results. ${step} and all steps that were stored later are deleted and run again, and open children are cancelled.`}
+      act="Run again"
+      run={async () => {
+        if (fork.value) return forkJob(job, step);
+        await send("POST", `jobs/${part(job.id)}/rerun`, { from_step: step });
+        reported(`${shortName(job.task)} runs again.`, null);
+      }}
+    >
+      <CheckField
+        label="As a new job, which leaves this one as it is"
+        value={fork.value}
+        onChange={(value) => (fork.value = value)}
+      />
     </Ask>
   );
 }

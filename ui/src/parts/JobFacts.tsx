@@ -21,7 +21,7 @@ export function FactsOf({ job }: { job: Row }): JSX.Element {
         ["queue", <a href={href(["queues", job.queue])}>{job.queue}</a>],
         ["task", <a href={href(["jobs"], { task: job.task })}>{job.task}</a>],
         ["created", <Time at={job.created_at} />],
-        job.due_at !== null && job.state === "ready" && ["due", <Time at={job.due_at} />],
+        job.due_at !== null && job.state === "ready" && job.reason !== "paused" && ["due", <Time at={job.due_at} />],
         job.started_at !== null && ["started", <Time at={job.started_at} />],
         job.ended_at !== null && ["ended", <Time at={job.ended_at} />],
         job.reason !== null && ["reason", reasonOf(job.reason)],

@@ -10,11 +10,11 @@ import { plural } from "../lib/format";
 import { href } from "../lib/route";
 import { canOperate } from "../lib/session";
 import { isFinal } from "../lib/status";
-import { askSignal } from "./open";
+import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved", "receive:add". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|wait|receive):/, "");
+  return name.replace(/^(sleep|wait|receive|patched):/, "");
 }
 
 /** The state of a job whose colour a step has. */
@@ -41,7 +41,12 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
                 until <Time at={step.until} exact />
               </span>
             )}
-            {step.done && step.kind !== "sleep" && <Json value={step.value} />}
+            {canOperate.value && step.kind !== "once" && step.kind !== "patch" && job.state !== "running" && (
+              <Button slim kind="plain" onClick={() => askRerun(job, step.name)}>
+                Again from here…
+              </Button>
+            )}
+            {step.done && step.kind !== "sleep" && step.kind !== "patch" && <Json value={step.value} />}
           </li>
         ))}
         {signals.map((signal, number) => (

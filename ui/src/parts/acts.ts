@@ -55,3 +55,14 @@ export async function runJobNow(job: Pick<Job, "id" | "task">): Promise<void> {
   await send("POST", `jobs/${part(job.id)}/run_now`);
   reported(`${shortName(job.task)} is queued now.`, null);
 }
+
+export async function pauseJob(job: Pick<Job, "id" | "task">, on: boolean): Promise<void> {
+  await send("POST", `jobs/${part(job.id)}/${on ? "pause" : "resume"}`);
+  reported(`${shortName(job.task)} ${on ? "paused" : "resumed"}.`, null, () => pauseJob(job, !on));
+}
+
+export async function forkJob(job: Pick<Job, "id">, step: string): Promise<void> {
+  const fork = await send<Job>("POST", `jobs/${part(job.id)}/fork`, { from_step: step });
+  toast(`A new job continues from ${step}.`, { action: { words: "Open it", run: () => go(`jobs/${part(fork.id)}`) } });
+  refreshAll();
+}

@@ -15,6 +15,7 @@ const Help = lazy(() => dialogs().then((module) => module.Help));
 const LimitDialog = lazy(() => dialogs().then((module) => module.LimitDialog));
 const Palette = lazy(() => dialogs().then((module) => module.Palette));
 const RemoveLimit = lazy(() => dialogs().then((module) => module.RemoveLimit));
+const RerunJob = lazy(() => dialogs().then((module) => module.RerunJob));
 const ScheduleDialog = lazy(() => dialogs().then((module) => module.ScheduleDialog));
 const SendSignal = lazy(() => dialogs().then((module) => module.SendSignal));
 const Settings = lazy(() => dialogs().then((module) => module.Settings));
@@ -51,6 +52,10 @@ export function editSchedule(of?: Schedule): void {
 
 export function askCancel(job: Job): void {
   openDialog(<CancelJob job={job} />);
+}
+
+export function askRerun(job: Job, step: string): void {
+  openDialog(<RerunJob job={job} step={step} />);
 }
 
 export function askDelete(job: Job, after?: () => void): void {

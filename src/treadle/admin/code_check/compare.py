@@ -112,6 +112,7 @@ class _Check:
             looked=self._looked,
             outbox=self._undelivered,
             sampled=sampled,
+            patches=self._rows.all_patches(),
         )
 
     def _counts(self, queue: str, task: str) -> bool:

@@ -80,6 +80,21 @@ class Findings:
         return sorted(self._groups.values(), key=lambda finding: (finding.level, -finding.jobs))
 
 
+class Patch(Struct, kw_only=True):
+    """A patch of durable code, `current().patched(name)`.
+
+    old      unfinished jobs with recorded steps and without its marker: they take the old code, or have not come so far
+    new      those with its marker
+    example  the id of one that may take the old code
+    """
+
+    task: str
+    name: str
+    old: int = 0
+    new: int = 0
+    example: str | None = None
+
+
 class Report(Struct, kw_only=True):
     """The result of a check.
 
@@ -87,6 +102,7 @@ class Report(Struct, kw_only=True):
     looked   how many of them it looked at; fewer than `jobs` with `sample`
     outbox   jobs of the app's outbox that it looked at; they are not part of the others
     sampled  it looked only at the oldest and the newest jobs
+    patches  those in the source of tasks
     """
 
     findings: list[Finding]
@@ -94,6 +110,7 @@ class Report(Struct, kw_only=True):
     looked: int
     outbox: int = 0
     sampled: bool = False
+    patches: list[Patch] = []
 
     def fails(self, strict: bool = False) -> bool:
         """Whether anything breaks; `strict`: or is worth a note."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from treadle.admin.code_check.findings import Findings
+from treadle.admin.code_check.findings import Findings, Patch
+from treadle.admin.code_check.patches import PatchChecks
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.model import OURS, Presence, Record, State
 from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
-from treadle.durable import read_entry, signature_of
+from treadle.durable import PATCHED, read_entry, signature_of
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.retry import read_policy
 from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
 from treadle.tasks.core import TaskCore
 from treadle.tasks.reducers import DEFAULT, Reducer
+from treadle.tasks.versions import fitting, version_begun
 from treadle.workflow.plan import FLOW, plan_of
 from treadle.workflow.signals import signal_name
 
@@ -39,7 +41,14 @@ class RowChecks:
         served: Collection[str],
     ) -> None:
         self._tasks, self._reducers, self._findings, self._served = tasks, reducers, findings, served
-        self._steps: dict[str, StepNames] = {}
+        self._steps: dict[tuple[str, int], StepNames] = {}
+        self.patches = PatchChecks()
+
+    def all_patches(self) -> list[Patch]:
+        """The patches in the sources of all tasks, also of those without a stored job."""
+        for task in self._tasks.values():
+            self._names(task)
+        return self.patches.sorted()
 
     def look(self, row: Record) -> None:
         """Check a row of a user's task or a flow."""
@@ -57,6 +66,11 @@ class RowChecks:
             return
         if is_cleanup(job):
             return  # its arguments and its order of steps are those of the job that it cleans up after
+        chosen = fitting(task, row)
+        if chosen is None:
+            self._version(row, task)
+            return
+        task = chosen
         later = job.retry is not None and bool(read_policy(job.retry).pass_result)
         if not reads(task.signature, job.payload, later):
             self._misfits(row, task, later)
@@ -72,6 +86,18 @@ class RowChecks:
             f"this code has no such task{hint}: its jobs are never claimed",
             f"keep it, or register its function under this name too (@app.task(name={name!r})), until its jobs have "
             "ended; or cancel them: `treadle jobs cancel --task`",
+            row=row,
+        )
+
+    def _version(self, row: Record, task: TaskCore) -> None:
+        begun = version_begun(row)
+        self._findings.add(
+            "task",
+            task.name,
+            f"its jobs began with version {begun}, which this code does not have: they wait for a worker that has it, "
+            "and then fail",
+            f"keep the old function next to the new one (@app.task(version={begun})) until these jobs have ended",
+            place=f"version {begun}",
             row=row,
         )
 
@@ -102,16 +128,23 @@ class RowChecks:
     # --- durable code
 
     def _recorded(self, row: Record, task: TaskCore) -> None:
-        names = self._steps.get(task.name)
-        if names is None:
-            names = self._steps[task.name] = steps_of(task.function)
+        names = self._names(task)
+        self.patches.look(row, names.patches)
         for key, text in row.checkpoints:
-            if key.startswith((OURS, "answer:")):  # an answer has the name of the mailbox of its message
+            if key.startswith((OURS, PATCHED, "answer:")):  # an answer has the name of the mailbox of its message
                 continue
             if not names.has(key):
                 self._step(row, task, key, names)
             else:
                 self._value(row, task, key, text, names)
+
+    def _names(self, task: TaskCore) -> StepNames:
+        key = task.name, task.version
+        names = self._steps.get(key)
+        if names is None:
+            names = self._steps[key] = steps_of(task.function)
+            self.patches.add(task.name, names.patches)
+        return names
 
     def _step(self, row: Record, task: TaskCore, key: str, names: StepNames) -> None:
         hint = _similar(key, names.names)
@@ -151,9 +184,11 @@ class RowChecks:
         """Check the row of a signal that the job `parent` waits for."""
         name = signal_name(row)
         task = None if parent is None else self._tasks.get(parent.job.task)
+        if task is not None and parent is not None:
+            task = fitting(task, parent)
         if name is None or parent is None or task is None or row.job.id not in parent.after:
             return
-        names = self._steps.setdefault(task.name, steps_of(task.function))
+        names = self._names(task)
         if not names.has(f"wait:{name}") and not names.has(f"receive:{name}"):
             self._findings.add(
                 "signal",

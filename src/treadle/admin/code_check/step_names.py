@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from treadle.durable import PATCHED
+
 PREFIX: Final = {  # method -> how its checkpoints begin
     "step": "",
     "sleep": "sleep:",
@@ -23,6 +25,7 @@ PREFIX: Final = {  # method -> how its checkpoints begin
     "receive": "receive:",
     "receive_ask": "receive:",
     "publish": "publish:",
+    "patched": PATCHED,
 }
 OF_JOBS: Final = {  # method -> the checkpoints of waits, which are named after the task of a job
     "call": "call:.*",
@@ -51,6 +54,11 @@ class StepNames(Struct):
         """Whether the source may take the step of this checkpoint."""
         name = STEP_NUMBER.sub("", recorded)
         return self.is_open or name in self.names or any(pattern.fullmatch(name) for pattern in self.patterns)
+
+    @property
+    def patches(self) -> list[str]:
+        """The names of the patches in the source."""
+        return [name.removeprefix(PATCHED) for name in self.names if name.startswith(PATCHED)]
 
 
 def steps_of(function: Callable[..., Any]) -> StepNames:

@@ -15,12 +15,12 @@ from treadle.admin.explain.limited import blocked, by_parent, closed, closed_lim
 from treadle.admin.explain.queued import queued
 from treadle.admin.explain.running import overdue, running, scheduled
 from treadle.admin.explain.waiting import ended, shed, waiting
-from treadle.admin.explain.wording import MOST_AHEAD, at, count, lasting, start_worker
+from treadle.admin.explain.wording import MOST_AHEAD, at, count, lasting, on_job, start_worker
 from treadle.admin.explain.workers import able_to_run, placed, serve
 from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import SHED, State
-from treadle.policy import guilt
+from treadle.policy import guilt, pauses
 from treadle.storage.row_rules import costs
 
 __all__ = ["MOST_AHEAD", "Facts", "explain", "limits_within"]
@@ -51,6 +51,8 @@ def _state(facts: Facts) -> str:
         return f"{there}; {undo} aborts the move."
     if facts.late:
         return _late(facts)
+    if pauses.is_paused(row):
+        return pauses.words(row, on_job("resume", row), facts.paused.get(row.id)) + durable(row) + _deadline(facts)
     return _ready(facts) + _since(facts) + _suspect(facts) + durable(row) + _deadline(facts)
 
 

@@ -17,6 +17,7 @@ from treadle.core.command_lines import command
 from treadle.core.errors import UnknownJob
 from treadle.core.model import SHED, Record, State
 from treadle.core.query_model import Glance, Query
+from treadle.policy.pauses import is_paused
 from treadle.producer import Outboxes
 from treadle.storage import Usage, mark_of, slots_fit
 from treadle.storage.contract import Storage
@@ -96,6 +97,8 @@ class Reader:
         """Which operator has paused its limits. A caller that may not see every queue may not read the audit log."""
         if self._reach or self._storage.capabilities.queues:
             return {}
+        if is_paused(row):
+            return await _paused_job(self._storage, row.id)
         own = {name for key, _ in costs(row.job) for name in (key, key.partition(":")[0])}
         shut = {use.rule.name for use in seen.limits if any(pause.why == "paused" for pause in use.pauses)}
         return await paused_by(self._storage, shut & own)
@@ -174,6 +177,15 @@ async def paused_by(storage: Storage, names: Collection[str]) -> Mapping[str, tu
         if kind in ("queue", "limit") and name in names and name not in pauses and not entry.error:
             pauses[name] = _pause(entry, verb)
     return {name: pause for name, pause in pauses.items() if pause is not None}
+
+
+async def _paused_job(storage: Storage, id: str) -> Mapping[str, tuple[float, str]]:
+    """When the job was paused last, and by whom, by its id."""
+    page = await storage.find(Query(task=TASK, limit=ENTRIES, scan=storage.capabilities.scan))
+    for entry in map(entry_of, page.records):
+        if entry.act in ("job.pause", "jobs.pause") and id in (entry.target, *entry.ids) and not entry.error:
+            return {id: (entry.at, entry.by)}
+    return {}
 
 
 def _pause(entry: AuditEntry, verb: str) -> tuple[float, str] | None:

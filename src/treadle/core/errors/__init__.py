@@ -17,6 +17,7 @@ TreadleError
 ├── Stale                        another caller settled or claimed the job meanwhile
 ├── BadStep (ValueError)         durable code that a later run could not repeat
 ├── StepMismatch                 the function takes other steps than the run that began the job
+├── UnknownVersion               the job began with a version of its task that this code does not have
 ├── StepFailed                   a step raised an error that cannot be raised again in a later run
 ├── Signalled                    the job was given that signal before
 ├── MailboxFull                  a mailbox of a job takes no more messages
@@ -93,6 +94,7 @@ from treadle.core.errors.runs import ProcessDied as ProcessDied
 from treadle.core.errors.runs import RemoteFailure as RemoteFailure
 from treadle.core.errors.runs import StepFailed as StepFailed
 from treadle.core.errors.runs import StepMismatch as StepMismatch
+from treadle.core.errors.runs import UnknownVersion as UnknownVersion
 from treadle.core.errors.storage import PASSING as PASSING
 from treadle.core.errors.storage import AnswerTooLarge as AnswerTooLarge
 from treadle.core.errors.storage import BadSession as BadSession

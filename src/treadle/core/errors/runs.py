@@ -21,6 +21,20 @@ class BadStep(TreadleError, ValueError):
         super().__init__(f"step {step!r}: {problem}")
 
 
+class UnknownVersion(TreadleError):
+    """A job began with a version of its task that this code does not have."""
+
+    fails_as: str | None = CODE
+
+    def __init__(self, id: str, task: str, version: int, known: tuple[int, ...]) -> None:
+        self.id, self.task, self.version, self.known = id, task, version, known
+        has = ", ".join(map(str, known))
+        super().__init__(
+            f"job {id} began with version {version} of task {task!r}, and this code has version {has}: keep the "
+            f"function with version={version} until these jobs have ended, or start a worker that has it"
+        )
+
+
 class StepMismatch(TreadleError):
     """The function asks for other steps, or in another order, than the run that began this job.
 

@@ -19,7 +19,7 @@ from treadle.integrations.otel import headers
 from treadle.metrics import waited
 
 Traces = Literal["continued", "linked"]
-FAILURES: Final = ("retrying", "failed", "expired")
+FAILURES: Final = ("retrying", "paused", "failed", "expired")
 LEASE_LOST: Final = "LeaseLost: the job belongs to another worker now"
 
 

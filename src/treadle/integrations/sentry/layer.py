@@ -21,7 +21,7 @@ from treadle.integrations.sentry.harmless import Harmless
 from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 
-DEAD: Final = ("failed", "expired")
+DEAD: Final = ("failed", "expired", "paused")
 
 
 class Options(Protocol):

@@ -89,6 +89,21 @@ class Cancel(Struct, frozen=True, forbid_unknown_fields=True):
     force: bool = False
 
 
+class Rerun(Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored step from which a job runs again; null: from the start."""
+
+    from_step: str | None = None
+
+
+class Fork(Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored step from which a new job continues; null: from the start. Without `args` and `kwargs` it has the
+    arguments of the other job."""
+
+    from_step: str | None = None
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+
+
 class SignalAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """The name of a signal, and its value, any JSON."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from treadle.core.errors import KeyHeld
-from treadle.core.model import ACT, APPLIED, CHILDREN, Outcome, Record, Settled, State
+from treadle.core.model import ACT, APPLIED, CHILDREN, ROUND, Outcome, Record, Settled, State
 from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import queue_job, schedule_job
@@ -39,9 +39,16 @@ def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:
         if held is not None and held.job.id != reopened.job.id:
             shown = held.job.id if within(out.reach, held.job.queue) else ""
             return Settled("refused", str(KeyHeld(reopened.job.key or "", shown)))
-    rows.remember(out.id, out.checkpoints)
+    remember(rows, out)
     yield from _reopen_all(rows, to_reopen, edges, out.delay)
     return APPLIED
+
+
+def remember(rows: Rows, out: Outcome) -> None:
+    """Store the checkpoints of an outcome; those of a restart replace the steps."""
+    if any(name == ROUND for name, _ in out.checkpoints):
+        rows.forget_steps(out.id)
+    rows.remember(out.id, out.checkpoints)
 
 
 def _jobs_to_reopen(rows: Rows, row: Record) -> Steps[tuple[list[Record], Mapping[str, Sequence[Dependent]]]]:

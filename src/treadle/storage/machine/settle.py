@@ -7,13 +7,13 @@ import functools
 from msgspec.structs import replace
 
 from treadle.core.errors import UnknownUpstream
-from treadle.core.model import APPLIED, ASKED, ROUND, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
+from treadle.core.model import APPLIED, ASKED, PAUSED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
 from treadle.storage.admission import rule_for, slots_fit
 from treadle.storage.machine.endings import count_endings, end_job, wait_for_upstreams
 from treadle.storage.machine.limits import kept, unblock_limits
 from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import queue_job, schedule_job
-from treadle.storage.machine.reopen import settle_ended
+from treadle.storage.machine.reopen import remember, settle_ended
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.machine.store import store_all
 from treadle.storage.row_rules import (
@@ -53,7 +53,7 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
         circle = _circle(rows, out, planned)
     except REFUSALS as error:
         return Settled("refused", str(error))
-    if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED):
+    if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED, PAUSED):
         rows.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
     if out.state.final:
         row = replace(
@@ -96,9 +96,7 @@ def _circle(rows: Rows, out: Outcome, planned: StorePlan) -> set[str]:
 def _with(rows: Rows, old: Record, out: Outcome) -> Record:
     """The row with the values of an outcome, under the next version. Its checkpoints are stored."""
     if out.checkpoints:
-        if any(name == ROUND for name, _ in out.checkpoints):
-            rows.forget_steps(out.id)
-        rows.remember(out.id, out.checkpoints)
+        remember(rows, out)
     return replace(
         old,
         version=old.version + 1,

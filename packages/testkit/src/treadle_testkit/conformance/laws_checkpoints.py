@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle.core.model import OURS, ROUND, Pairs
+from treadle.core.model import ACT, OURS, ROUND, Pairs
 from treadle.core.query_model import Order, Query
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
@@ -104,6 +104,23 @@ async def test_more_a_retry_keeps_steps_and_round(storage: Storage) -> None:
     assert (a.checkpoints, a.reopenings) == (((ROUND, "r"), *steps(0, 2)), 1)
     await settle(storage, done(a))
     assert (await row(storage, "a")).state is SUCCEEDED
+
+
+@shows("an ended job is run again from one of its steps in one change")
+async def test_law03_a_reopening_may_begin_a_round(storage: Storage) -> None:
+    """Its checkpoints replace the steps, also those of a job that succeeded."""
+    for id, end in (("a", failed), ("b", done)):
+        await storage.enqueue([job(id)])
+        first = await claim_one(storage)
+        await beat(storage, renewal(first, checkpoints=((f"{OURS}x", "1"), *steps(0, 5))))
+        await settle(storage, end(first))
+        again = back(await row(storage, id), checkpoints=((ROUND, '{"number":1}'), *steps(0, 2), (ACT, "n")))
+        await settle(storage, again)
+        assert await said(storage, again) == ["applied"]
+        later = await claim_one(storage)
+        assert later.checkpoints == ((f"{OURS}x", "1"), (ROUND, '{"number":1}'), *steps(0, 2), (ACT, "n"))
+        assert (later.attempt, later.reopenings) == (0, 1)
+        await settle(storage, done(later))
 
 
 async def test_more_a_move_carries_checkpoints(storage: Storage, another: Another) -> None:

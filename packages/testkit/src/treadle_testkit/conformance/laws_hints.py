@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from treadle.core.limit_model import Limit
-from treadle.core.model import State
+from treadle.core.model import PAUSED, State
 from treadle.storage.contract import Storage
 from treadle.testing.clock import HandClock
 from treadle_testkit.conformance.kit import (
@@ -173,6 +173,15 @@ async def test_law11_a_cancellation_from_outside_notifies_the_holder(storage: St
     await claim_one(storage, worker="me")
     a = await row(storage, "a")
     assert await heard(storage, ("worker:me", "worker:you"), lambda: storage.settle([cancelled(a)])) == {"worker:me"}
+
+
+async def test_law11_a_pause_notifies_the_holder(storage: Storage, speaks: bool) -> None:
+    """As a cancellation does, although the job stays unfinished."""
+    only_if(speaks)
+    await storage.enqueue(jobs("a"))
+    await claim_one(storage, worker="me")
+    pause = back(await row(storage, "a"), delay=60.0, reason=PAUSED)
+    assert await heard(storage, ("worker:me", "worker:you"), lambda: storage.settle([pause])) == {"worker:me"}
 
 
 async def test_law11_a_watch_returns_every_topic_of_a_call(storage: Storage, speaks: bool) -> None:

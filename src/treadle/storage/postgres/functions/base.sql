@@ -183,6 +183,12 @@ CREATE FUNCTION store_checkpoints(wanted text, steps json) RETURNS void LANGUAGE
     ON CONFLICT (id, name) DO UPDATE SET value = excluded.value
 $$;
 
+-- Deletes the steps of a job if an outcome with these checkpoints begins a new round of it.
+CREATE FUNCTION forget_steps(wanted text, steps json) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM checkpoints c WHERE c.id = wanted AND left(c.name, 8) <> 'treadle:'
+        AND EXISTS (SELECT 1 FROM json_array_elements(steps) AS s WHERE s ->> 0 = 'treadle:round')
+$$;
+
 -- Whether the job has all these checkpoints; see row_rules.repeats.
 CREATE FUNCTION has_checkpoints(wanted text, steps json) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (SELECT 1 FROM checkpoints_of(steps) AS s WHERE left(s.name, 8) <> 'treadle:' AND NOT EXISTS

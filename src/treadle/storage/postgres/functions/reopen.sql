@@ -51,6 +51,7 @@ BEGIN
         END LOOP;
     END LOOP;
     IF has_steps THEN
+        PERFORM forget_steps(job_row.id, outcome.checkpoints);
         PERFORM store_checkpoints(job_row.id, outcome.checkpoints);
         UPDATE ended SET checkpoints = true WHERE ended.id = job_row.id;
     END IF;

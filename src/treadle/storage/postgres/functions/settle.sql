@@ -209,13 +209,11 @@ BEGIN
                 outcome.reach);
         END IF;
     END IF;
-    IF job_row.state = 2 AND outcome.reason IN ('asked', 'superseded') THEN
+    IF job_row.state = 2 AND outcome.reason IN ('asked', 'superseded', 'paused') THEN
         PERFORM notify_worker(job_row.worker);
     END IF;
     IF json_array_length(outcome.checkpoints) > 0 THEN
-        IF EXISTS (SELECT 1 FROM json_array_elements(outcome.checkpoints) s WHERE s ->> 0 = 'treadle:round') THEN
-            DELETE FROM checkpoints c WHERE c.id = outcome.id AND left(c.name, 8) <> 'treadle:';
-        END IF;
+        PERFORM forget_steps(outcome.id, outcome.checkpoints);
         PERFORM store_checkpoints(outcome.id, outcome.checkpoints);
         job_row.checkpoints := true;
     END IF;

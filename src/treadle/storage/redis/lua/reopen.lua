@@ -92,7 +92,7 @@ function Reopen.settle_ended(row, out)
   for _, reopened in ipairs(reopening) do
     for _, down in ipairs(Endings.dependents(reopened.id)) do undo_count_down(reopened, down) end
   end
-  Row.remember(row, out.checkpoints)
+  Row.remember_anew(row, out.checkpoints)
   for _, reopened in ipairs(reopening) do reopen_row(reopened) end
   row.pending = 0
   if out.delay > 0 then Endings.schedule_job(row, now + out.delay) else Unit.queue_job(row, now) end

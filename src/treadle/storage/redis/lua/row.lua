@@ -75,7 +75,7 @@ end
 
 -- Delete the checkpoints of a job, except those whose name begins with "treadle:". These are numbered anew, because the
 -- next number is how many there are.
-function Row.forget_steps(row)
+local function forget_steps(row)
   local key, stored, kept, values = Row.checkpoints_key(row.id), nil, {}, {}
   stored = call('HGETALL', key)
   for k = 1, #stored, 2 do
@@ -88,6 +88,14 @@ function Row.forget_steps(row)
   for k, entry in ipairs(kept) do values[2 * k - 1], values[2 * k] = entry[2], k - 1 .. ':' .. entry[3] end
   call('DEL', key)
   call_many('HSET', key, values, 2)
+end
+
+-- Store the checkpoints of an outcome. Those of a restart replace the steps.
+function Row.remember_anew(row, added)
+  for _, pair in ipairs(added) do
+    if pair[1] == 'treadle:round' then forget_steps(row) end
+  end
+  Row.remember(row, added)
 end
 
 -- Whether the job has all these checkpoints, a table of texts by name.

@@ -1,5 +1,6 @@
 -- The second half of a settle: the per-row path, for all outcomes that the bulk path has left.
 define_shared()
+local STOPS = { asked = true, superseded = true, paused = true }    -- reasons of which a worker is notified
 local function or_nil(x) if x then return x end end
 
 local function decoded(encoded)
@@ -110,10 +111,7 @@ local function apply(row, out, jobs, answers, circle)
   local was_running = row.state == RUNNING
   row.attempt, row.result, row.value, row.error, row.reason = out.attempt, out.result, out.value, out.error, out.reason
   row.updated_at, row.function_done = now, row.function_done or out.function_done
-  for _, pair in ipairs(out.checkpoints) do
-    if pair[1] == 'treadle:round' then Row.forget_steps(row) end
-  end
-  Row.remember(row, out.checkpoints)
+  Row.remember_anew(row, out.checkpoints)
   if out.note then row.note = out.note end
   if out.state >= SUCCEEDED then
     if not was_running then row.worker = nil end
@@ -201,7 +199,7 @@ local function settle(k)
   out.id = id
   local circle, wrong, third = circle_of(out, jobs, answers)
   if not circle then return refuse(k, 'circle', wrong, third) end
-  if row.state == RUNNING and row.worker and (out.reason == 'asked' or out.reason == 'superseded') then
+  if row.state == RUNNING and row.worker and STOPS[out.reason] then
     Unit.topics['worker:' .. (string.match(row.worker, '^(.+)#[^#]*$') or row.worker)] = true
   end
   apply(row, out, jobs, answers, circle)

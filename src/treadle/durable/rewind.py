@@ -1,0 +1,160 @@
+"""Goes back in the history of a job: the entries that stay when it runs again from one of its steps. Pure.
+
+Entries that were stored later than the step may depend on it, also those of a branch that ran at the same time. So the
+order of storing decides, and the order of the steps only adds to the dropped entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from treadle.core.errors import UNREADABLE, BadOption
+from treadle.core.model import BEGUN_WITH, OURS, ROUND, Outcome, Pairs, Record, State
+from treadle.core.similar_names import near
+from treadle.durable.checkpoints import Checkpoint, read_entry
+from treadle.durable.mailbox import RELEASED
+from treadle.policy import guilt
+from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_of
+
+FORK: Final = "treadle:fork"  # the checkpoint of a fork
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:")
+SHOWN: Final = 10  # names of steps in an error
+Entries = dict[str, Checkpoint]
+
+
+class ForkedFrom(Struct, frozen=True):
+    """The content of `FORK`. `step`: None: the start."""
+
+    job: str
+    step: str | None
+
+
+def rewound(record: Record, step: str | None) -> Outcome:
+    """Run again in a new round from this step on; None: from the start. Attempts count from 0.
+
+    Raises BadOption for a step that is not stored, BadStep for a history that cannot be read.
+    """
+    entries = entries_of(record)
+    kept = entries_before(record, entries, step)
+    then = Round(round_of(record.checkpoints).number + 1)
+    return Outcome(
+        id=record.id,
+        version=record.version,
+        state=State.READY,
+        checkpoints=(
+            round_note(then),
+            *guilt.cleared_note(record),
+            *_mailboxes_again(record, entries, kept),
+            *[(name, text) for name, text in record.checkpoints if name in kept],
+        ),
+    )
+
+
+def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
+    """The checkpoints of a new job that continues from this step of another one. Raises as `rewound`."""
+    entries = entries_of(record)
+    kept = entries_before(record, entries, step)
+    read = {name: turn for name, turn, is_kept in _received(entries, kept) if is_kept}
+    pairs = [mailbox_note(name, Mailbox(turn)) for name, turn in read.items()]
+    for name, text in record.checkpoints:
+        if name in kept:
+            changed = text if same_arguments else msgspec.json.encode(replace(entries[name], args=UNSET)).decode()
+            pairs.append((name, changed))
+    fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
+    version = [pair for pair in record.checkpoints if pair[0] == BEGUN_WITH]
+    return (round_note(Round()), fork, *version, *pairs)
+
+
+def forked_from(record: Record) -> ForkedFrom | None:
+    """The job and the step from which this job was forked; None: it was not."""
+    text = dict(record.checkpoints).get(FORK)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=ForkedFrom)
+    except UNREADABLE:  # another program has stored it
+        return None
+
+
+def round_note(then: Round) -> tuple[str, str]:
+    """The checkpoint that begins this round."""
+    return ROUND, msgspec.json.encode(then).decode()
+
+
+def entries_of(record: Record) -> Entries:
+    """The entries of a job by their keys, in the order in which they were stored. Raises BadOption."""
+    entries: Entries = {}
+    for name, text in record.checkpoints:
+        if not name.startswith(OURS):
+            try:
+                entries[name] = read_entry(text)
+            except UNREADABLE as error:
+                problem = f"the checkpoint {name!r} of job {record.id} cannot be read: {error}"
+                raise BadOption("from_step", problem) from None
+    return entries
+
+
+def entries_before(record: Record, entries: Entries, step: str | None) -> set[str]:
+    """The keys of the entries that stay."""
+    if step is None:
+        return set()
+    key, names = _key(record, entries, step), list(entries)
+    dropped = set(names[names.index(key) :]) | set(_around(entries, key))
+    while later := {name for name in entries if name not in dropped and _before(entries[name]) in dropped}:
+        dropped |= later
+    return {name for name in entries.keys() - dropped if not _is_open(entries[name])}
+
+
+def _key(record: Record, entries: Entries, step: str) -> str:
+    keys = [kind + step for kind in KINDS if kind + step in entries]
+    if len(keys) == 1 or step in entries:
+        return keys[0]
+    names = [*entries][-SHOWN:]
+    has = f"its last steps are {', '.join(map(repr, names))}" if names else "it has none"
+    raise BadOption("from_step", f"job {record.id} has no stored step {step!r}{near(step, entries)}; {has}")
+
+
+def _before(entry: Checkpoint) -> str:
+    """The key of the step that an entry follows, or inside of which it is the first one."""
+    return entry.after.rstrip("&>")
+
+
+def _is_open(entry: Checkpoint) -> bool:
+    """Whether this is a call whose jobs have not ended: a new round has other jobs."""
+    return entry.child != "" and entry.result is None and entry.failure is UNSET
+
+
+def _around(entries: Entries, key: str) -> Iterable[str]:
+    """The steps inside of which this one was taken: they are stored, too, while they wait for their next try."""
+    seen = set[str]()
+    while key not in seen and key in entries:
+        seen.add(key)
+        after = entries[key].after
+        key = after.rstrip("&>")
+        if ">" in after[len(key) :]:
+            yield key
+
+
+def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
+    """The messages and signals that were received: the mailbox, the number of its row, and whether the entry stays; in
+    the order of the numbers."""
+    received = [
+        (key.partition(":")[2].partition("#")[0], entry.turn, key in kept)
+        for key, entry in entries.items()
+        if isinstance(entry.turn, int)
+    ]
+    return sorted(received, key=lambda one: one[1])
+
+
+def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
+    """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
+    first: dict[str, int] = {}
+    for name, turn, is_kept in _received(entries, kept):
+        if not is_kept:
+            first.setdefault(name, turn)
+    read = mailboxes_of(record.checkpoints)
+    released = {name: read[name].turn // RELEASED * RELEASED for name in first if name in read}
+    return tuple(mailbox_note(name, Mailbox(max(first[name] - 1, least))) for name, least in released.items())
