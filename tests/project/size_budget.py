@@ -26,18 +26,12 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/resources": (965, 0),
     "treadle/scheduling": (541, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_245, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
-    "treadle/server": (
-        8_463,
-        9,
-    ),  # +4: answers in time; +10: `at_most`, the key of an operation; +249: steps of runners
+    "treadle/server": (8_463, 9),  # +4: answers in time; +20: keys of requests, `at_most`; +249: steps of runners
     "treadle/storage": (25_453, 9),  # +35: pages without steps; +31: ranges of imported lines; +2: too long names
     "treadle/tasks": (1_352, 2),  # +5: arguments of a restart
     "treadle/testing": (3_791, 3),  # +18: children in a replay; +38: calls that change their mind, restarts
     "treadle/worker": (6_676, 4),  # +31: children of durable code; +12: look-only storages, suspects, restarts
-    "treadle/workflow": (
-        1_209,
-        1,
-    ),  # +8: unreadable messages; +32: cancels children of any job; +13: types of chains, signals of a round
+    "treadle/workflow": (1_209, 1),  # +8: unreadable messages; +32: cancels children of any job; +13: types of chains
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_734, 2),  # +9: ids of Treadle in another queue; +97: laws of checkpoints
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
