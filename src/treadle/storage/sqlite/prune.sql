@@ -1,5 +1,6 @@
 -- An ended row may be deleted when no unfinished job names it in `after` and every job of its workflow has ended: the
--- root, and all jobs with that root. A row without a task that was settled with `keep=0` (60 s) is not kept by its root.
+-- root, and all jobs with that root. A row without a task that was settled with `keep=0` (60 s) is not kept by its
+-- root.
 
 -- One row of JSON: a thread that steps through many rows loses the GIL at each.
 

@@ -89,8 +89,8 @@ BEGIN
 END $$;
 
 -- The root of a row, as far as it keeps the row: a row without a task that was settled with `keep=0` is not kept.
-CREATE FUNCTION workflow_of(task text, root text, ended_at float8, expires_at float8) RETURNS text LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN task <> '' OR expires_at > ended_at + ${KEEP_LEAST} THEN root END $$;
+CREATE FUNCTION workflow_of(task text, root text, ended_at float8, expires_at float8) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN task <> '' OR expires_at > ended_at + ${KEEP_LEAST} THEN root END $$;
 
 CREATE FUNCTION is_needed(wanted text, its_root text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
