@@ -9,14 +9,14 @@ from __future__ import annotations
 BUDGET = {  # package: (lines of code, vague names)
     "treadle": (15, 0),  # +5: `python -m treadle` next to a queue.py
     "treadle/admin": (6_919, 13),  # +241: operators, versions; +30: waits in histories, checks
-    "treadle/app": (1_134, 1),  # threads under gevent; mistyped options name app.enqueue; +9: operators, versions
+    "treadle/app": (1_134, 1),  # mistyped options name app.enqueue; +9: operators, versions; methods of objects
     "treadle/blobs": (772, 0),
     "treadle/cli": (5_802, 0),  # --factory; +3: cancel --force; +95: operators, versions; +5: waits
-    "treadle/concurrency": (507, 0),  # +46: real threads under gevent and eventlet
+    "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_345, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
-    "treadle/core": (2_864, 4),  # results of Any | None; +2: restarts; instants of a job; +13: operators, versions
-    "treadle/durable": (2_672, 1),  # +35: restart, warnings, codecs once a run; +149: operators, versions
-    "treadle/execution": (1_237, 0),  # the typed calls of a step; +11: operators, versions; +11: restart
+    "treadle/core": (2_864, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
+    "treadle/durable": (2_672, 1),  # +149: operators, versions; +35: restart, warnings
+    "treadle/execution": (1_237, 0),  # the typed calls of a step; +11: operators, versions; +11: restart; +22: restart
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
@@ -26,12 +26,12 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/resources": (965, 0),
     "treadle/scheduling": (541, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_245, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
-    "treadle/server": (8_548, 9),  # +4: answers in time; +20: keys of requests, `at_most`; +249: steps of runners
-    "treadle/storage": (25_461, 9),  # +2: too long names; +8: operators, versions; +35: pages without steps
+    "treadle/server": (8_548, 9),  # +64: operators, versions; +10: `at_most` and the key of an operation
+    "treadle/storage": (25_461, 9),  # +8: operators, versions; +35: pages without steps; +31: ranges of imported lines
     "treadle/tasks": (1_420, 2),  # +5: arguments of a restart; +65: operators, versions
-    "treadle/testing": (3_824, 3),  # +18: children in a replay; +38: calls that change their mind, restarts
-    "treadle/worker": (6_799, 4),  # +31: children of durable code; +12: look-only storages, suspects, restarts
-    "treadle/workflow": (1_276, 1),  # +8: unreadable messages; +13: types of chains
+    "treadle/testing": (3_824, 3),  # +38: calls that change their mind, restarts; +23: operators, versions
+    "treadle/worker": (6_799, 4),  # +12: look-only storages, suspects, restarts; +18: operators, versions
+    "treadle/workflow": (1_276, 1),  # +32: cancels children of any job; +13: types of chains, signals of a round
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_754, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
