@@ -123,7 +123,7 @@ async def test_more_a_move_carries_checkpoints(storage: Storage, another: Anothe
 
 @shows("a page of jobs has no steps unless the query wants them: a look at a list does not read 16 MiB a job")
 @pytest.mark.parametrize("order", ["newest", "oldest", "queue", "started", "ended"])
-async def test_more_a_page_has_the_steps_only_if_the_query_wants_them(storage: Storage, order: Order) -> None:
+async def test_more_a_page_has_the_steps_only_on_request(storage: Storage, order: Order) -> None:
     await storage.enqueue([job("a"), job("b")])
     both = (f"{OURS}x", "1"), *steps(0, 3), (f"{OURS}y", "2")
     for claimed in await claim(storage, 2):
