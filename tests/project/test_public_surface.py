@@ -42,8 +42,8 @@ SURFACE = {
     "Worker": "concurrency health name run running start stop",
     "current()": """
         after attempt cancelled child_headers deadline error headers id kind labels lost memo on_undo once parent
-        progress record report restart set_memo sleep state step step_key sync task transaction upstream version wait wait_for
-        worker workflow
+        progress record report restart set_memo sleep state step step_key sync task transaction upstream version
+        wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",
