@@ -31,6 +31,7 @@ ALLOWED = {
     "simulate/rates.py": "the time of the simulation",
     "simulate/repeats.py": "the time of the simulation",
     "simulate/saga.py": "the time of the simulation",
+    "simulate/undo.py": "the time of the simulation",
     "simulate/tasks.py": "the time of the simulation",
     "simulate/mutants.py::pause_lost": "the time of the simulation",
     "simulate/test_gone_rows.py": "the time of the simulation",
