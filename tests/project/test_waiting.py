@@ -30,6 +30,7 @@ ALLOWED = {
     "simulate/orderly.py": "the time of the simulation",
     "simulate/rates.py": "the time of the simulation",
     "simulate/repeats.py": "the time of the simulation",
+    "simulate/branches.py": "the time of the simulation",
     "simulate/saga.py": "the time of the simulation",
     "simulate/undo.py": "the time of the simulation",
     "simulate/tasks.py": "the time of the simulation",

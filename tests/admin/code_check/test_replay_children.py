@@ -122,7 +122,7 @@ async def test_the_same_code_follows_its_history_from_every_place(app: App, cloc
     assert taken == {
         "waits": ("wait:approved", 2, None),
         "sleeps": ("sleep:cool-down", 4, None),
-        "waits again": ("wait:paid", 4, None),
+        "waits again": ("wait:paid", 5, None),  # its end is recorded
         "was late": ("wait:paid#2", 6, None),
         "ended": (None, 8, None),
     }
