@@ -26,11 +26,11 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/resources": (965, 0),
     "treadle/scheduling": (541, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_245, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
-    "treadle/server": (8_548, 9),  # +10: `at_most` and the key of an operation; +249: steps of runners; +10: `at_most`
+    "treadle/server": (8_548, 9),  # +249: steps of runners; +10: `at_most`; +256: steps of runners
     "treadle/storage": (25_461, 9),  # +35: pages without steps; +31: ranges of imported lines; +2: too long names
     "treadle/tasks": (1_420, 2),  # +5: arguments of a restart; +65: operators, versions
-    "treadle/testing": (3_824, 3),  # +23: operators, versions; +29: children and waits in a replay
-    "treadle/worker": (6_799, 4),  # +18: operators, versions; +31: children of durable code
+    "treadle/testing": (3_824, 3),  # +18: children in a replay; +38: calls that change their mind, restarts
+    "treadle/worker": (6_799, 4),  # +31: children of durable code; +12: look-only storages, suspects, restarts
     "treadle/workflow": (1_276, 1),  # +32: cancels children of any job; +13: types of chains, signals of a round
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_754, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
