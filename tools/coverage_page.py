@@ -129,6 +129,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/integrations/test_header_room.py",
     ),
     "Delayed jobs over HTTP": (
+        "tests/contrib/delayed/test_command_groups.py",
         "tests/contrib/delayed/test_delayed.py",
         "tests/contrib/delayed/test_delayed_fleet.py",
         "tests/contrib/delayed/test_delivery.py",

@@ -2,14 +2,14 @@
 //
 //   TREADLE_SERVER=http://127.0.0.1:7373 node runner.mjs
 //
-// Everything it needs of the protocol is here: claim (with a wait), heartbeat, settle. A function that throws has
+// Everything it needs of the protocol is here: claim (with a wait), heartbeat, settle, steps. A function that throws has
 // failed; whether the job is tried again is the server's business. SIGTERM: claim no more, finish, leave.
 
 import { hostname } from "node:os";
 
 const server = process.env.TREADLE_SERVER ?? "http://127.0.0.1:7373";
 const token = process.env.TREADLE_TOKEN;
-const slots = 8, lease = 30;
+const slots = 8, lease = Number(process.env.TREADLE_LEASE ?? 30);
 const name = `${hostname()}:${process.pid}`;
 
 const tasks = {
@@ -23,7 +23,59 @@ const tasks = {
   },
   // Called once: its result is that of the job it goes on as.
   "text.shoutLater": async (text) => new Children([job("text.shout", text)]),
+  // Durable: a later run, after a crash, a sleep or a wait, gets what is done from the history and goes on behind it.
+  "order.ship": async function (order) {
+    const { durable } = this;
+    const receipt = await durable.step("charge", () => post(`charge/${order}`));
+    try {
+      await durable.step("reserve", () => post(`reserve/${order}`));
+      await durable.sleep("packing", 0.1);
+      const address = await durable.wait("address", 3600); // treadle jobs signal ID address '"Rome"'
+      const label = await durable.call("label", job("order.label", order, address));
+      return await durable.step("send", () => post(`send/${label}`));
+    } catch (error) {
+      await durable.step("refund", () => post(`refund/${receipt}`));
+      throw error;
+    }
+  },
+  "order.label": async (order, address) => post(`label/${order}/${address}`),
 };
+const post = async (path) => { // an effect outside
+  const answer = await fetch(`${process.env.SHOP ?? "http://127.0.0.1:8080"}/${path}`, { method: "POST" });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return await answer.text();
+};
+
+class Durable { // the steps of one run; the function never returns from a step that suspends or loses the job
+  constructor(row) {
+    this.run = { id: row.job.id, version: row.version, lease, after: "" };
+    this.left = new Promise((leave) => { this.leave = leave; });
+  }
+  async take(name, fields) {
+    const answer = await call("steps", { ...this.run, name, ...fields });
+    if (answer.status === "suspended" || answer.status === "lost") { this.leave(LEFT); await new Promise(() => {}); }
+    if (answer.status === "done") this.run.after = answer.step;
+    return answer;
+  }
+  async next(name, fields = {}) {
+    const caught = this.caught; // the function has caught the failure of its last step: that is history, too
+    this.caught = null;
+    if (caught) await this.take(caught.name, { failure: caught.text });
+    const { status, result, failure } = await this.take(name, fields);
+    if (failure) throw Object.assign(new Error(`${failure.type}: ${failure.message}`), { final: true });
+    return { status, result };
+  }
+  async step(name, effect) {
+    const known = await this.next(name);
+    if (known.status === "done") return known.result;
+    const result = await effect().catch((error) => { this.caught = { name, text: `${error}` }; throw error; });
+    return (await this.next(name, { result: result ?? null })).result;
+  }
+  sleep = async (name, seconds) => { await this.next(name, { sleep: seconds }); };
+  wait = async (name, timeout) => (await this.next(name, { wait: { timeout } })).result;
+  call = async (name, job) => (await this.next(name, { call: job })).result;
+}
+const LEFT = Symbol("left");
 
 class Children { // stored with the report; the job waits for them and is ended by the server, or called again
   constructor(jobs, again = false) { this.report = { followups: jobs, ...(again && { again }) }; }
@@ -60,12 +112,15 @@ async function run(row) {
   const { job, version } = row;
   const given = JSON.parse(job.payload); // an array of arguments, or { args, kwargs }
   const args = Array.isArray(given) ? given : [...given.args, given.kwargs];
+  const durable = new Durable(row);
   let report;
   try {
-    const value = (await tasks[job.task].apply(row, args)) ?? null;
+    const value = (await Promise.race([tasks[job.task].apply({ ...row, durable }, args), durable.left])) ?? null;
     report = value instanceof Children ? value.report : { succeed: value };
+    if (value === LEFT) running.get(job.id).lost = true; // the server has settled it
   } catch (error) {
-    report = { fail: `${error.stack ?? ""}\n${error}`.slice(-10_000) }; // the last line is what people see first
+    const text = `${error.stack ?? ""}\n${error}`.slice(-10_000); // the last line is what people see first
+    report = error.final ? { abort: text } : { fail: text }; // final: each further run would throw it again
   }
   const mine = running.get(job.id);
   if (!mine.lost) await call("settle", { outcomes: [{ id: job.id, version, ...report }] });

@@ -64,6 +64,8 @@ def test_a_worker_in_another_folder_names_both_files(tmp_path: Path) -> None:
     [
         ("sqlite:///folder", "is a folder; give the path of a file, such as"),
         ("sqlite:///missing/jobs.db", "does not exist; create it, or give another file"),
+        (f"sqlite:///{'a' * 252}", "-lock: File name too long; give another file"),
+        ("sqlite:///a%00b.db", "expected the path of a file, found a null character"),
     ],
 )
 def test_a_path_that_waiting_cannot_cure(tmp_path: Path, url: str, reason: str) -> None:

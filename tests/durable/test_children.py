@@ -8,6 +8,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
 from tests.kit import work
+from tests.served import memory_url
 from treadle import App, JobCancelled, JobExpired, JobFailed, Key, Middleware, Retry, State, current, flow
 from treadle.core.job import Job
 from treadle.errors import BadOption, IdTaken, KeyHeld, StepMismatch
@@ -402,3 +403,27 @@ async def test_a_worker_without_a_free_slot_runs_the_child(app: App, ledger: Led
     async with work(app, concurrency=1):
         job = await shop.order.enqueue(7)
         assert await job.result(30) == "sent invoice 7"
+
+
+async def test_children_and_maps_over_http(clock: HandClock, ledger: Ledger) -> None:
+    async with App(memory_url(clock), clock=clock) as app:
+        shop = Shop(app, ledger)
+        job = await shop.order.enqueue(7)
+        await drain(app)
+        assert await job.result(0) == "sent invoice 7"
+
+        @app.task
+        async def many() -> list[str]:
+            return await current().map((shop.make_invoice.job(n) for n in range(5)), at_most=2)
+
+        job = await many.enqueue()
+        await drain(app)
+        assert await job.result(0) == [f"invoice {n}" for n in range(5)]
+
+        @app.task
+        async def keyed() -> str:
+            return await current().call(shop.make_invoice.options(key="k").job(9))
+
+        job = await keyed.enqueue()
+        await drain(app)
+        assert await job.result(0) == "invoice 9"

@@ -372,27 +372,24 @@ async def test_ordinary_except_and_middleware_do_not_catch_the_sleep(app: App, c
     assert (await job.result(0), seen) == ("slept", [])
 
 
-@shows("a branch of `asyncio.gather` that sleeps or waits fails the run")
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_a_branch_cannot_sleep(app: App, leaves: bool) -> None:
+async def test_a_branch_cannot_restart(app: App, leaves: bool) -> None:
     """The run fails, even if the function catches the error, or sleeps itself."""
 
     @app.task(retry=Retry(attempts=1))
     async def t() -> str:
-        found = await asyncio.gather(
-            current().sleep(60), current().wait_for("x"), current().sleep(5), return_exceptions=True
-        )
+        found = await asyncio.gather(current().restart(), return_exceptions=True)
         assert all(isinstance(each, BadStep) for each in found)
         if leaves:
             await current().sleep(60)
-        return "has not waited"
+        return "has not restarted"
 
     job = await t.enqueue()
     await drain(app)
     assert "await it in the function itself" in await error_of(app, job)
 
 
-@shows("a run with two waits at the same time fails and does not succeed without waiting")
+@shows("a run that takes the first of two waits by asyncio fails and does not succeed without waiting")
 async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App) -> None:
     """asyncio.wait does not raise the exceptions of its tasks."""
 
@@ -407,7 +404,7 @@ async def test_two_waits_that_race_do_not_succeed_without_having_waited(app: App
 
     job = await t.enqueue()
     await drain(app)
-    assert "await it in the function itself" in await error_of(app, job)
+    assert "use current().first" in await error_of(app, job)
 
 
 @shows("a run that waits for a signal resumes with its value and repeats no step")

@@ -165,7 +165,7 @@ async def test_a_mailbox_is_bounded(app: App, spy: Spy, monkeypatch: pytest.Monk
     assert await job.result(0) == list(range(1, 72))
 
 
-async def test_what_cannot_be_sent_is_refused(app: App) -> None:
+async def test_values_that_cannot_be_sent_are_refused(app: App) -> None:
     job = await adder(app).enqueue()
     with pytest.raises(UnknownJob):
         await app.jobs.send("nobody", "add", 1)
@@ -360,7 +360,7 @@ async def test_an_asker_that_gives_up_leaves_the_question(app: App, clock: HandC
 
 
 @shows("a worker that dies between storing and sending an answer leaves the answer as it was")
-async def test_an_answer_is_given_once_whatever_dies(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_an_answer_is_stored_before_it_is_sent(app: App, spy: Spy, clock: HandClock) -> None:
     """The first run stores the answer and dies; the second would compute another one."""
     runs: list[int] = []
 
@@ -441,7 +441,9 @@ async def test_a_question_may_begin_a_job(app: App) -> None:
     spec = cart(app).options(id="cart-8")
     async with work(app, concurrency=2, poll=0.05):
         assert await app.jobs.ask(spec.job(), "add", "tea", timeout=30) == 1
-        assert await app.jobs.ask(spec.job(), "add", "checkout", timeout=30) == 1
+        assert await app.jobs.ask(spec.job(), "add", "checkout", timeout=30, key="k") == 1
+        assert await (await app.jobs.handle("cart-8")).result(30) == ["tea"]
+        assert await app.jobs.ask(spec.job(), "add", "checkout", timeout=30, key="k") == 1
 
 
 # --- published values
@@ -511,7 +513,7 @@ async def test_a_later_run_does_not_publish_earlier_values_again(app: App, spy: 
     assert values == ["last 0", "last 1"]
 
 
-async def test_what_is_published_is_bounded(app: App) -> None:
+async def test_published_values_are_bounded(app: App) -> None:
     @app.task(retry=Retry(attempts=1))
     async def t(names: int, size: int) -> None:
         for number in range(names):
@@ -522,3 +524,32 @@ async def test_what_is_published_is_bounded(app: App) -> None:
     assert await fits.result(0) is None
     assert "a job publishes under at most 64 names" in await error_of(app, many)
     assert "the published value 'n0' is 65,538 long, the limit is 65,536" in await error_of(app, large)
+
+
+@pytest.mark.slow
+@shows("10,000 messages go through one job with 200 restarts, and leave few rows")
+async def test_ten_thousand_messages_go_through_one_job(app: App, spy: Spy, clock: HandClock) -> None:
+    @app.task
+    async def t(count: int = 0, total: int = 0) -> tuple[int, int]:
+        here = current()
+        for _ in range(50):
+            total += await here.receive("add", returns=int)
+            count += 1
+            if count == 10_000:
+                return count, total
+        await here.restart(count, total)
+        return 0, 0
+
+    job = await t.enqueue()
+    for number in range(10_000):
+        await app.jobs.send(job, "add", number)
+        if number % 500 == 499:
+            await drain(app)
+            clock.advance(61)
+            while await spy.inner.prune(1_000):
+                pass
+            if number < 9_999:
+                row = await app.jobs.get(job)
+                assert len(row.checkpoints) < 60
+                assert len((await app.jobs.list(workflow=job.id, limit=1_000)).records) < 40
+    assert await job.result(0) == (10_000, sum(range(10_000)))

@@ -31,7 +31,7 @@ def effect(text):
         out.flush()
         os.fsync(out.fileno())
     with open(ledger) as lines:
-        if len(lines.readlines()) == int(kill_at):
+        if 0 < int(kill_at) <= len(lines.readlines()):  # two threads may have written a line each
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from treadle import App, JobNotDone, Worker
 
 PROGRAMS = Path(__file__).with_name("programs")
-AT_ONCE = 6  # more lives at a time are short of CPU: a worker that stalls for a lease repeats effects too
+AT_ONCE = 5  # more lives at a time are short of CPU: a worker that stalls for a lease repeats effects too
 
 
 class Life(NamedTuple):
@@ -63,7 +63,7 @@ def load(program: str, kind: str = "async") -> ModuleType:
 
 async def run(module: Any) -> Any:
     """Run a worker, and the program's scenario with it."""
-    async with Worker(module.app, lease=2, poll=0.05):
+    async with Worker(module.app, lease=3, poll=0.05):
         try:
             return await module.scenario()
         except JobNotDone as error:

@@ -53,8 +53,8 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader Once Options
-    Portal Queues Scheduled Schedules Scope Step Stub Synchronous When Workflow Workflows
+    AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader
+    Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When Workflow Workflows
 """
 
 

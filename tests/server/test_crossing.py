@@ -145,6 +145,18 @@ def numbered() -> list[dict[str, Any]]:
     return [{"id": f"mine-{number}", "version": 1, **each} for number, each in enumerate(own)]
 
 
+def steps() -> Iterator[dict[str, Any]]:
+    """Steps of the other queue's jobs."""
+    for id, version in product((*IDS, SIGNAL), (0, 1, 2)):
+        for fields in ({}, {"result": "mine"}, {"failure": "mine"}, {"sleep": 1}, {"wait": {}}, {"call": new("")}):
+            yield {"id": id, "version": version, "name": "charge", **fields}
+
+
+def own_steps() -> list[dict[str, Any]]:
+    """Calls of jobs of the other queue, each in a running job of its own."""
+    return [{"id": f"step-{n}", "version": 1, "name": "s", "call": job} for n, job in enumerate(raw_jobs())]
+
+
 def reports() -> Iterator[dict[str, Any]]:
     for id, version in product(IDS, (0, 1, 2)):
         yield {"id": id, "version": version, "succeed": "mine"}
@@ -296,6 +308,7 @@ TABLE: dict[str, list[Probe]] = {
         ],
         *[("/v1/work/settle_claim", {"outcomes": [], "claim": each}) for each in claims()],
     ],
+    "POST /v1/work/steps": [("/v1/work/steps", each) for each in (*steps(), *own_steps())],
     "POST /v1/work/get": [("/v1/work/get", {"ids": [*IDS, SIGNAL, "treadle:schedule:1", "treadle:leader"]})],
     "POST /v1/work/find": [
         ("/v1/work/find", each)
@@ -455,7 +468,7 @@ async def furnish(sites: Sites) -> None:
         },
     )
     assert {each["status"] for each in said["settled"]} == {"applied"}
-    mine = [each["id"] for each in numbered()]
+    mine = [each["id"] for each in (*numbered(), *own_steps())]
     await sites.admin("/v1/work/enqueue", {"jobs": [new(id) for id in mine]})
     await sites.admin("/v1/work/claim", {"worker": "own#1", "queues": [[MINE, 1]], "ids": mine, "limit": len(mine)})
     hold = {"id": RUNNING, "version": 1, "note": SECRET, "checkpoints": [["step", SECRET]]}

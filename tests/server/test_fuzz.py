@@ -262,6 +262,7 @@ ASKED = {
     "headers": {"h": "v"},
     "id": "b",
 }
+STEP = {"id": "a", "version": 1, "name": "s", "lease": 9.0}
 NATIVE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/work/enqueue", {"jobs": [NEW]}),
     ("POST", "/v1/work/claim", CLAIM),
@@ -274,6 +275,11 @@ NATIVE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/work/settle", {"outcomes": [{**REPORT, "succeed": 1, "followups": [NEW]}]}),
     ("POST", "/v1/work/settle", {"outcomes": [{**REPORT, "fail": "x"}, {**REPORT, "defer": 1.0}]}),
     ("POST", "/v1/work/settle_claim", {"outcomes": [OUT], "claim": CLAIM}),
+    ("POST", "/v1/work/steps", {**STEP, "result": {"a": [1]}}),
+    ("POST", "/v1/work/steps", {**STEP, "after": "s", "failure": "no luck"}),
+    ("POST", "/v1/work/steps", {**STEP, "sleep": 1.0}),
+    ("POST", "/v1/work/steps", {**STEP, "wait": {"timeout": 9.0}}),
+    ("POST", "/v1/work/steps", {**STEP, "call": NEW}),
     ("POST", "/v1/work/get", {"ids": ["a"]}),
     ("POST", "/v1/work/find", QUERY),
     ("POST", "/v1/work/limits", {"use": True}),
@@ -426,6 +432,8 @@ async def _fuzz(session: aiohttp.ClientSession, urls: dict[str, str], dice: Dice
             method, _, path = words.partition(" ")
             if "/settle" in path and isinstance(body.get("outcomes"), list):
                 await _give_runs(session, urls["native"], body["outcomes"])
+            if "/steps" in path:
+                await _give_runs(session, urls["native"], [body])
             status, said = await _answer(session, method, urls[protocol] + path, body, dice.headers())
             statuses[status] = statuses.get(status, 0) + 1
             if status >= 500:

@@ -56,7 +56,7 @@ async def _over_http(app: App, call: Caller) -> None:
     path = f"/v1/jobs/{job.id}"
     assert await call(f"{path}/value?name=count", method="GET") == (
         408,
-        {"error": "timeout", "message": f"job {job.id} has published no value 'count' yet", "details": {}},
+        {"error": "timeout", "message": f"job {job.id} has published no value 'count' yet"},
     )
     status, problem = await call(f"{path}/ask", {"name": "add", "value": "tea", "timeout": 0, "key": "k"})
     assert (status, problem["error"]) == (408, "timeout")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import mix, orderly, poison, rates, repeats, saga
+from tests.simulate import branches, mix, orderly, poison, rates, repeats, saga
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -25,6 +25,12 @@ FLEETS: dict[str, dict[str, Any]] = {
         "scenario": saga.work,
         "invariants": (saga.each_trip_is_booked_or_undone,),
         "faults": saga.FAULTS,
+    },
+    "branches": {
+        "app": branches.app,
+        "scenario": branches.work,
+        "invariants": (branches.each_order_has_decided_once,),
+        "faults": branches.FAULTS,
     },
     "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.model import Record, State
-from treadle.durable import steps
+from treadle.durable import steps, waits
 from treadle.durable.checkpoints import Checkpoint, Checkpoints
 from treadle.policy import judge
 from treadle.storage import admission
@@ -40,15 +40,15 @@ def sleep_guessed_over(patch: Patch) -> None:
     patch.setattr(Checkpoints, "keep", keep)
     patch.setattr(
         steps.Durable,
-        "_came_due",
+        "came_due",
         lambda self, key: began.get((self.run.record.job.id, key)) == self.run.record.version - 2,
     )
 
 
 def wait_too_short(patch: Patch) -> None:
     """A wait for a signal ends a tenth too early."""
-    real = steps.signal_row
-    patch.setattr(steps, "signal_row", lambda row, name, turn, deadline: real(row, name, turn, 0.9 * deadline))
+    real = waits.seconds
+    patch.setattr(waits, "seconds", lambda length, what: real(length, what) * (0.9 if what == "timeout" else 1))
 
 
 def retried_late(patch: Patch) -> None:

@@ -28,10 +28,21 @@ export interface Again {
   without: string[];
 }
 
+export interface Answered {
+  value: Json;
+}
+
 export interface Arrow {
   from: string;
   to: string;
   path: [number, number][];
+}
+
+export interface AskSent {
+  name: string;
+  value?: Json;
+  key?: string | null;
+  timeout?: number;
 }
 
 export interface AuditAsked {
@@ -230,6 +241,7 @@ export interface JobHistory {
   attempts: JobAttempt[];
   steps: Step[];
   signals: Signal[];
+  values: { [name: string]: Json };
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -402,6 +414,12 @@ export interface Me {
   app: string | null;
   now: number;
   features: Features;
+}
+
+export interface MessageSent {
+  name: string;
+  value?: Json;
+  key?: string | null;
 }
 
 export interface Metrics {
@@ -724,7 +742,7 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "once" | "signal" | "sleep" | "step";
+  kind: "child" | "once" | "signal" | "sleep" | "step";
   value: Json;
   until: number | null;
   done: boolean;
@@ -765,6 +783,11 @@ export interface Totals {
   failed: number;
   slots: number;
   capped: Counted[];
+}
+
+export interface ValueRead {
+  name: string;
+  timeout?: number;
 }
 
 export interface WhenAsked {
@@ -855,6 +878,7 @@ export interface Answers {
   "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
+  "GET /v1/jobs/{id}/value": Answered;
   "GET /v1/jobs/{id}/wait": Job;
   "GET /v1/limits": LimitViews;
   "GET /v1/me": Me;
@@ -874,9 +898,11 @@ export interface Answers {
   "GET /v1/workflows/{id}/graph": Graph;
   "POST /v1/jobs": Job;
   "POST /v1/jobs/batch": JobViews;
+  "POST /v1/jobs/{id}/ask": Answered;
   "POST /v1/jobs/{id}/cancel": Acted;
   "POST /v1/jobs/{id}/retry": Acted;
   "POST /v1/jobs/{id}/run_now": Acted;
+  "POST /v1/jobs/{id}/send": Acted;
   "POST /v1/jobs/{id}/signal": Acted;
   "POST /v1/limits/{name}/pause": Noted;
   "POST /v1/limits/{name}/resume": Noted;
@@ -894,7 +920,9 @@ export interface Answers {
 export interface Bodies {
   "POST /v1/jobs": JobAsked;
   "POST /v1/jobs/batch": JobsAsked;
+  "POST /v1/jobs/{id}/ask": AskSent;
   "POST /v1/jobs/{id}/cancel": Cancel;
+  "POST /v1/jobs/{id}/send": MessageSent;
   "POST /v1/jobs/{id}/signal": SignalAsked;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;

@@ -146,8 +146,14 @@ class JobMessages:
             if holder is None:
                 return id
             id = holder
-        await send(await self._storage(), await self._recipient(id, message.name), message, self.reach)
-        return id
+        storage = await self._storage()
+        try:
+            await send(storage, await self._recipient(id, message.name), message, self.reach)
+        except Stale:
+            [answer] = await storage.get([ANSWER + message.tag])
+            if answer is None:
+                raise
+        return id  # of the job that has the message, now or since an earlier call with its key
 
     async def _begun(self, spec: JobSpec[Any, Any], message: Message) -> str | None:
         """Store the job and the message in one call. If a job with its id or its key is stored already, return the id
@@ -217,7 +223,7 @@ class JobMessages:
 async def _awaited(
     storage: Storage, ids: Sequence[str], look: Callable[[], Awaitable[T | None]], limit: float
 ) -> T | None:
-    """What `look` finds, within `limit` seconds; it looks again after each notification about these jobs."""
+    """The result of `look`, called at once and after each notification about these jobs; None after `limit` s."""
     until = asyncio.get_running_loop().time() + limit
     while True:
         remaining = until - asyncio.get_running_loop().time()

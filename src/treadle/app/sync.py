@@ -24,7 +24,7 @@ from treadle.app.sync_views import (
     SyncWorkflows,
 )
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
-from treadle.concurrency.real_threads import start, until
+from treadle.concurrency.real_threads import new_event_loop, start, until
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Job, JobSpec
 from treadle.resources import Overrides
@@ -211,7 +211,7 @@ class Portal:
 
     def _run(self, begun: list[asyncio.AbstractEventLoop | OSError]) -> None:
         try:
-            loop = asyncio.new_event_loop()  # made in this thread, to which gevent binds its selector
+            loop = new_event_loop()
         except OSError as error:  # too many open files
             begun.append(error)
             return

@@ -6,6 +6,7 @@ waited for across threads, so a greenlet that waits for a thread looks again and
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -52,6 +53,18 @@ def start(run: Callable[[], object], name: str) -> Callable[[], None]:
 
     begin(work, ())
     return wait
+
+
+class _WokenLoop(asyncio.SelectorEventLoop):
+    """Wakes for each callback. The threads of its executors are greenlets of its own thread, and since CPython 3.14 the
+    end of their work uses `call_soon`, which leaves the loop asleep in the `select` of a greenlet."""
+
+    call_soon = asyncio.SelectorEventLoop.call_soon_threadsafe
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """An event loop for a thread that `start` began. Call this in that thread, to which gevent binds its selector."""
+    return _WokenLoop() if are_greenlets() else asyncio.new_event_loop()
 
 
 def until(is_over: Callable[[], bool], timeout: float | None = None) -> None:

@@ -174,6 +174,7 @@ class Checkpoints:
         self.around: set[str] = set()  # steps inside of which another one was requested
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
         self._root = None if place is None else Branch(self, place, "")
+        self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
 
     # --- asking for steps
 
@@ -221,6 +222,8 @@ class Checkpoints:
             branch = self._root
         if branch.place != place:
             branch = branch.begun(place)
+            if isinstance(place, asyncio.Task):
+                self.tasks.add(place)
         branch_here.set(branch)
         return branch
 

@@ -24,6 +24,7 @@ from treadle.durable.failures import failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.workflow import encoding_of
+from treadle.workflow.plan import called_stem
 
 READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 LIVES: Final = 8  # reopenings of a job whose children are found again
@@ -55,8 +56,8 @@ class Children:
     def id(self, index: int, life: int | None = None) -> str:
         """The id of a child in this life of the job, or in an earlier one."""
         life = self._life if life is None else life
-        stem = ids.derived(self._job, "call", self._run.round.number, self.request.key, life)
-        return f"{stem}-{index:06d}"
+        call = ids.digest(self._run.round.number, self.request.key, life)[:12]
+        return f"{called_stem(self._job)}-{call}-{index:06d}"
 
     async def rows(self) -> list[Record | None]:
         """Their rows, with their results; None: not stored. A child that has failed before the job was reopened counts
@@ -88,13 +89,18 @@ class Children:
         for start in range(0, len(ids), READ):
             await self._run.backend.cancel(self._run.run.record, ids[start : start + READ])
 
-    async def new(self, indexes: Sequence[int]) -> tuple[NewJob, ...]:
-        """The jobs to store for these children, each behind the other jobs of its flow."""
+    async def new(self, indexes: Sequence[int], lanes: int | None = None) -> tuple[NewJob, ...]:
+        """The jobs to store for these children, each behind the other jobs of its flow. They are dealt to so many lanes
+        in turn, in each of which a child waits for the ending of the one before it."""
         jobs: list[NewJob] = []
-        for index in indexes:
-            spec, id = self.specs[index], self.id(index)
+        ids = [self.id(index) for index in indexes]
+        for number, (index, id) in enumerate(zip(indexes, ids, strict=True)):
+            spec = self.specs[index]
             jobs += [replace(other, root=None, parent=_moved(other.parent, spec.id, id)) for other in spec.others]
-            jobs.append(replace(spec.new, id=id, nonce=None))
+            new = replace(spec.new, id=id, nonce=None)
+            if lanes is not None and number >= lanes:
+                new = replace(new, after=(ids[number - lanes],), failures_allowed=None)
+            jobs.append(new)
         return await self._run.backend.adopted(self._run.run, jobs)
 
 

@@ -1,4 +1,4 @@
-"""What a run receives from its mailboxes, the answers that it gives, and the values that it publishes.
+"""Receives messages and signals in a run, answers them, and publishes values.
 
 A message is received once: its value is an entry of the history, stored before the function gets it. Only then is its
 row released, so that a job which lives for months does not keep the rows of its messages.
@@ -211,7 +211,7 @@ class AnyAsk(Generic[T_co]):
         self._run, self._name, self._tag, self._is_answered = run, name, tag, False
         self.value = value
 
-    def _given(self, value: object, why: str | None) -> tuple[StepRequest, Checkpoint]:
+    def _placed(self, value: object, why: str | None) -> tuple[StepRequest, Checkpoint]:
         """The place of the answer in the history, and its entry; with `why` it is a refusal."""
         run, name = self._run, f"answer:{self._name}"
         if self._is_answered:
@@ -262,7 +262,7 @@ class Ask(AnyAsk[T_co]):
         return self._awaited(None, why)
 
     def _awaited(self, value: object, why: str | None) -> Coroutine[Any, Any, None]:
-        request, entry = self._given(value, why)
+        request, entry = self._placed(value, why)
         return self._run.awaited(request.key, lambda: self._send(request, entry))
 
 
@@ -271,11 +271,11 @@ class SynchronousAsk(AnyAsk[T_co]):
 
     def answer(self, value: object = None) -> None:
         """As `Ask.answer`."""
-        self._run.wait_here(self._send(*self._given(value, None)))
+        self._run.wait_here(self._send(*self._placed(value, None)))
 
     def refuse(self, why: str) -> None:
         """As `Ask.refuse`."""
-        self._run.wait_here(self._send(*self._given(None, why)))
+        self._run.wait_here(self._send(*self._placed(None, why)))
 
 
 # --- published values

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core.errors import BadOption, JobNotDone
-from treadle.core.model import NewJob, Record, State
+from treadle.core.model import Record, State
 from treadle.durable.checkpoints import Checkpoint, StepRequest
 from treadle.durable.children import Children, Spec, error_of_row, keep_failure, raw_of, value_of
 from treadle.durable.failures import Failure, error_of, failure_of
@@ -97,21 +97,9 @@ class MapWait:
             self._keep([row for row in rows if row is not None])
             return None
         missing = [index for index, row in enumerate(rows) if row is None]
-        new = self._bounded(await children.new(missing), missing) if missing else ()
+        new = await children.new(missing, self._at_most) if missing else ()
         run.checkpoints.keep(request, request.entry_of(child=STORED))
         return Pending(children.open(rows), new, needs_all=True, failures_allowed=None if self._keeps_failures else 0)
-
-    def _bounded(self, jobs: tuple[NewJob, ...], indexes: Sequence[int]) -> tuple[NewJob, ...]:
-        """The jobs, dealt to `at_most` lanes in turn: each waits for the ending of the one before it in its lane."""
-        width = self._at_most
-        if width is None:
-            return jobs
-        ids = [self._children.id(index) for index in indexes]
-        first, later = jobs[:width], jobs[width:]
-        return (
-            *first,
-            *(replace(job, after=(id,), failures_allowed=None) for id, job in zip(ids, later, strict=False)),
-        )
 
     def _keep(self, rows: Sequence[Record]) -> None:
         """Record the results, in entries of some size."""
@@ -167,13 +155,13 @@ class Done(Struct, Generic[T_co], frozen=True):
     """A child that has ended. `index`: its position among the jobs of the call."""
 
     index: int
-    ending: Any
+    _ending: Any
 
     def result(self) -> T_co:
         """Its result. Raises JobFailed, JobExpired or JobCancelled."""
-        if isinstance(self.ending, JobNotDone):
-            raise self.ending
-        result: T_co = self.ending
+        if isinstance(self._ending, JobNotDone):
+            raise self._ending
+        result: T_co = self._ending
         return result
 
 

@@ -12,7 +12,7 @@ from treadle.core.errors import BadOption
 from treadle.durable.checkpoints import StepRequest
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
-from treadle.durable.waits import Wait, Waiting
+from treadle.durable.waits import Wait, Waiting, wait_of
 
 
 class First:
@@ -69,4 +69,4 @@ def parts_of(waits: Mapping[str, object]) -> dict[str, Wait]:
                 wait.close()
             expected = "expected sleep(), wait_for(), call(), map() or first(), not awaited"
             raise BadOption("first", f"{name}: {expected}; found {type(wait).__name__}")
-    return {name: wait.wait for name, wait in waits.items() if isinstance(wait, Waiting)}
+    return {name: wait_of(wait) for name, wait in waits.items() if isinstance(wait, Waiting)}

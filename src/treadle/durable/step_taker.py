@@ -7,7 +7,6 @@ before the step is stored, the function runs again.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import copy
 import functools
 import inspect
@@ -15,35 +14,31 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
-from treadle.core.model import ASLEEP, Outcome
+from treadle.core.model import Outcome
 from treadle.durable import time_limits
 from treadle.durable.backend import (
     EARLY,
     IN_BATCH,
-    SWALLOWED,
     DurableBackend,
     DurableRun,
-    Stopped,
     Suspend,
     is_suspension,
 )
 from treadle.durable.branches import place_here
-from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, checksum_of, running_step, valued
+from treadle.durable.checkpoints import Checkpoint, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
-from treadle.durable.run_mailboxes import RunMailboxes
+from treadle.durable.pending import Pending
+from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
 from treadle.policy import judge
 from treadle.policy.retry import Defer
-from treadle.policy.rounds import round_of
 from treadle.serialization.call_codec import CallCodec, Codec
-
-MOST_REPEATED = 100  # times that a suspension is raised again in one run
 
 
 class StepCall(Struct, frozen=True):
@@ -55,26 +50,16 @@ class StepCall(Struct, frozen=True):
     options: StepOptions
 
 
-class StepTaker:
+class StepTaker(DurableState):
     """The steps of one run."""
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
-        self.run, self.backend = run, backend
-        row = run.record
-        place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
-        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
+        super().__init__(run, backend)
         self._codec = codec
-        self.round = round_of(row.checkpoints)
-        self.mailboxes = RunMailboxes(row.checkpoints)
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
-        self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._unawaited = Unawaited()
-        self._repeated = 0  # how often a suspension was raised again
         self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
-        self._misused: BadStep | None = None  # a branch of this run tried to sleep or to wait
-        self._pending: concurrent.futures.Future[Any] | None = None
-        self._interrupted = False
 
     # --- in coroutines
 
@@ -165,7 +150,8 @@ class StepTaker:
     async def _suspend_for_try(self, request: StepRequest, until: float) -> NoReturn:
         """Suspend the run until the next try of a step is due. A task of the function raises the suspension in place of
         its step; what awaits the task raises it in the function."""
-        outcome = self._asleep(*await self.tries.alone(request, until))
+        key, until = await self.tries.alone(request, until)
+        outcome = self.suspended_for(Pending(until=until, sleep=key))
         if self.run.place is None or asyncio.current_task() is self.run.place:
             self.leave(outcome)
         self._between = outcome
@@ -186,7 +172,8 @@ class StepTaker:
                 if time_limits.in_time_limit():
                     self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
-                    self.leave(self._asleep(*self.wait_here(self.tries.alone(request, until))))
+                    key, until = self.wait_here(self.tries.alone(request, until))
+                    self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 with self.tries.progress(request):
                     if self.checkpoints.caught and not request.is_late:
                         self.wait_here(self.backend.save(self.run))
@@ -276,11 +263,9 @@ class StepTaker:
             raise error
         raise shown from error
 
-    def _asleep(self, key: str, until: float) -> Outcome:
-        """The outcome of a run that sleeps until the next try of a step."""
-        now = self.moment()
-        moment, key = time_limits.nearest(until, key)
-        return judge.asleep(self.run.record, key, max((moment or until) - now, EARLY), now)
+    def suspended_for(self, pending: Pending) -> Outcome:
+        """The outcome of a run that is suspended for this, and for the waits of its other tasks."""
+        return time_limits.limited(pending).suspended(self.run.record, self.moment())
 
     def _tried(self, request: StepRequest) -> int:
         entry = self.checkpoints.entries.get(request.key)
@@ -351,6 +336,10 @@ class StepTaker:
                 error = original if error is shown else error
         return error, is_final
 
+    def in_progress(self, outer: set[str], changed: Callable[[], None]) -> bool:
+        """Whether a step is in progress, other than these; `changed` is called when one has ended."""
+        return self._tries is not None and self._tries.in_progress(outer, changed)
+
     @property
     def is_between_tries(self) -> bool:
         """Whether a task of the function has suspended the run between two tries of its step."""
@@ -366,69 +355,3 @@ class StepTaker:
         if self._misused is None and self.run.suspended_as is None:
             self._misused = self._unawaited.forgotten()
         return self._misused
-
-    # --- for steps, sleeps and waits
-
-    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
-        """The next wait of that name. Its position in the order is where this is called."""
-        self._stay(name)
-        if self.run.place is IN_BATCH:
-            raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
-        return self.checkpoints.ask(name, args)
-
-    def came_due(self, key: str) -> bool:
-        """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
-        After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
-        run that ended in any other way has left no such reason: the time in the entry decides."""
-        return self.run.record.reason == ASLEEP + key
-
-    def moment(self) -> float:
-        """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
-        now = self.backend.now()
-        claimed = self.run.record.started_at
-        return now if claimed is None else claimed + max(0.0, now - self.run.began)
-
-    def leave(self, outcome: Outcome) -> NoReturn:
-        self.run.suspended_as = outcome
-        raise Suspend
-
-    def _stay(self, step: str) -> None:
-        """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
-        here, too. Raises BadStep for a loop that swallows it."""
-        if self.run.suspended_as is None and self._between is None:
-            return
-        self._repeated += 1
-        if self._repeated > MOST_REPEATED:
-            raise BadStep(step, SWALLOWED)
-        raise Suspend
-
-    def _on_loop(self, what: str) -> None:
-        if asyncio.get_running_loop() is not self.backend.loop:
-            raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
-
-    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """In a thread: run the coroutine on the worker's event loop and wait for it."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            work.close()
-            raise BadStep(
-                "sync", "current().sync is for functions in threads; here, await the same method of current()"
-            )
-        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.backend.loop)
-        if self._interrupted:
-            future.cancel()
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise Stopped from None
-        finally:
-            self._pending = None
-
-    def interrupt(self) -> None:
-        """The run was cancelled: a thread that waits for the storage stops waiting."""
-        self._interrupted = True
-        if self._pending is not None:
-            self._pending.cancel()

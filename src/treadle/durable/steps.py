@@ -21,6 +21,8 @@ from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.branches import place_here
 from treadle.durable.mailbox import end_signals
+from treadle.durable.parking import Parking
+from treadle.durable.pending import Pending, first_of
 from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
@@ -39,6 +41,7 @@ class Durable(StepTaker):
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
         super().__init__(run, backend, codec)
+        self._parking = Parking(self)
         self._locks = RunLocks(run.record, backend, self.moment, self.checkpoints.note, lambda: backend.save(run))
 
     # --- sleeping and waiting
@@ -48,40 +51,53 @@ class Durable(StepTaker):
         return Waiting(wait, self.awaited(wait.request.key, lambda: self.over(wait)))
 
     async def over(self, wait: Wait) -> Any:
-        """The value of a wait that is over. Suspends the run until then."""
+        """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
-        self.alone(request.key)
+        self._stay(request.key)
+        self._on_loop(request.key)
         if place_here() == request.branch.place:
             self.checkpoints.decide(request.branch)
         try:
-            return await self.over_here(wait)
+            while (pending := await self._look(wait)) is not None:
+                await self._parking.park(wait, pending)
+            return await self._value_of(wait)
         except asyncio.CancelledError as error:
-            if not self.backend.is_cancelled(self.run):
+            if not (self.backend.is_cancelled(self.run) or self.is_suspended or self._parking.has_ended):
                 self.cut_off(request, error)
                 await wait.drop()
             raise
-
-    async def over_here(self, wait: Wait) -> Any:
-        """`over`, on the event loop for a function in a thread."""
-        request = wait.request
-        try:
-            await self.cut_again(request)
-            if time_limits.in_time_limit():
-                await time_limits.check(self, request, recorded_only=True)
-            pending = await wait.look()
-            if pending is not None:
-                if time_limits.in_time_limit():
-                    await time_limits.check(self, request)
-                    pending = time_limits.limited(pending)
-                self.leave(pending.suspended(self.run.record, self.moment()))
-            is_new = request.key in self.checkpoints.unsaved
-            if is_new:
-                await self.backend.save(self.run)
-            if is_new or self.checkpoints.following(request.key) is None:
-                await wait.conclude()
-            return wait.value()
         finally:
             self.checkpoints.end(request)
+
+    async def over_here(self, wait: Wait) -> Any:
+        """`over`, on the event loop for a function in a thread, which is suspended at once."""
+        try:
+            if (pending := await self._look(wait)) is not None:
+                self.leave(self.suspended_for(pending))
+            return await self._value_of(wait)
+        finally:
+            self.checkpoints.end(wait.request)
+
+    async def _look(self, wait: Wait) -> Pending | None:
+        await self.cut_again(wait.request)
+        if not time_limits.in_time_limit():
+            return await wait.look()
+        await time_limits.check(self, wait.request, recorded_only=True)
+        if (pending := await wait.look()) is None:
+            return None
+        await time_limits.check(self, wait.request)
+        return time_limits.limited(pending)  # here, as the limits are those of this task
+
+    def suspended_for(self, pending: Pending) -> Outcome:
+        return super().suspended_for(first_of([pending, *self._parking.pending]))
+
+    async def _value_of(self, wait: Wait) -> Any:
+        is_new = wait.request.key in self.checkpoints.unsaved
+        if is_new:
+            await self.backend.save(self.run)
+        if is_new or self.checkpoints.following(wait.request.key) is None:
+            await wait.conclude()
+        return wait.value()
 
     def parts_of(self, waits: Mapping[str, object]) -> dict[str, Wait]:
         """The waits that take part in a race; they are not awaited themselves. Raises BadOption."""
@@ -140,6 +156,8 @@ class Durable(StepTaker):
     async def concluded(self, outcome: Outcome) -> Outcome:
         """The outcome with the checkpoints that are not known to be stored. If the attempt failed, its locks are
         released first: after a crash in between, no job could get them until they expire."""
+        self._parking.end(for_good=True)
+        self._unawaited.close()
         counted = outcome.attempt > self.run.record.attempt
         failed = outcome.state is State.FAILED or (counted and outcome.state is not State.SUCCEEDED)
         if self._locks.remaining(failed):
@@ -159,4 +177,5 @@ class Durable(StepTaker):
 
     def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""
+        self._parking.end(for_good=True)
         self._locks.lost()

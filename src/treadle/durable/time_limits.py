@@ -12,17 +12,15 @@ import asyncio
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from treadle.durable.backend import EARLY
 from treadle.durable.checkpoints import Checkpoint, StepRequest
 from treadle.durable.pending import Pending
+from treadle.durable.state import DurableState
 from treadle.policy.retry import seconds
-
-if TYPE_CHECKING:
-    from treadle.durable.step_taker import StepTaker
 
 _here: ContextVar[tuple[TimeLimit, ...]] = ContextVar("treadle_time_limits", default=())
 
@@ -37,31 +35,31 @@ class TimePassed(BaseException):
 class TimeLimit:
     """`async with current().timeout(60):`, or `with current().sync.timeout(60):`. Raises TimeoutError."""
 
-    def __init__(self, run: StepTaker, length: float | timedelta) -> None:
+    def __init__(self, run: DurableState, length: float | timedelta) -> None:
         self._run, self._length = run, seconds(length, "timeout")
         self._timeout: asyncio.Timeout | None = None
         self._token: Token[Any] | None = None
-        self.request: StepRequest
-        self.is_over = False
+        self._request: StepRequest  # made when the block is entered
+        self._is_over = False
 
     @property
-    def until(self) -> float:
-        entry = self._run.checkpoints.entries[self.request.key]
+    def _until(self) -> float:
+        entry = self._run.checkpoints.entries[self._request.key]
         assert isinstance(entry.until, float)
         return entry.until
 
     def _enter(self) -> None:
         run = self._run
-        self.request = run.asked("timeout")
-        if self.request.entry is None:
-            run.checkpoints.keep(self.request, Checkpoint(self.request.after, until=run.moment() + self._length))
-        run.checkpoints.end(self.request)
+        self._request = run.asked("timeout")
+        if self._request.entry is None:
+            run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
+        run.checkpoints.end(self._request)
         self._token = _here.set((*_here.get(), self))
 
     def _exit(self) -> None:
         if self._token is not None:
             _here.reset(self._token)
-        self.is_over = True
+        self._is_over = True
 
     async def __aenter__(self) -> None:
         self._enter()
@@ -90,16 +88,16 @@ class TimeLimit:
 
     def _error(self) -> TimeoutError:
         job = self._run.run.record.job
-        return TimeoutError(f"{job.task} {job.id}: {self.request.key!r} of {self._length:g} s has passed")
+        return TimeoutError(f"{job.task} {job.id}: {self._request.key!r} of {self._length:g} s has passed")
 
-    async def leave(self, request: StepRequest) -> NoReturn:
+    async def _leave(self, request: StepRequest) -> NoReturn:
         """Leave the block at this wait or step, in this run and in every later one."""
         checkpoints = self._run.checkpoints
-        entry = checkpoints.entries[self.request.key]
+        entry = checkpoints.entries[self._request.key]
         if not entry.cut:
-            checkpoints.keep(self.request, replace(entry, cut=request.key))
+            checkpoints.keep(self._request, replace(entry, cut=request.key))
             await self._run.backend.save(self._run.run)
-        self.is_over = True
+        self._is_over = True
         if self._timeout is None:
             raise TimePassed(self)
         self._timeout.reschedule(asyncio.get_running_loop().time())
@@ -107,22 +105,22 @@ class TimeLimit:
             await self._run.backend.loop.create_future()  # until it is cancelled
 
 
-async def check(run: StepTaker, request: StepRequest, recorded_only: bool = False) -> None:
+async def check(run: DurableState, request: StepRequest, recorded_only: bool = False) -> None:
     """Leave the block of a time limit that has passed before this step, or during this wait. `recorded_only`: if an
     earlier run has left it here; a wait that is over by now is not looked at then."""
-    here = [limit for limit in _here.get() if not limit.is_over]
-    for limit in sorted(here, key=lambda limit: limit.until):
-        cut = run.checkpoints.entries[limit.request.key].cut
-        has_passed = limit.until - run.moment() <= EARLY or run.came_due(limit.request.key)
+    here = [limit for limit in _here.get() if not limit._is_over]
+    for limit in sorted(here, key=lambda limit: limit._until):
+        cut = run.checkpoints.entries[limit._request.key].cut
+        has_passed = limit._until - run.moment() <= EARLY or run.came_due(limit._request.key)
         if cut == request.key or (not cut and has_passed and not recorded_only):
-            await limit.leave(request)
+            await limit._leave(request)
 
 
 def nearest(until: float | None, key: str) -> tuple[float | None, str]:
     """The instant, or the first time limit if that comes before; and its key."""
     for limit in _here.get():
-        if not limit.is_over and (until is None or limit.until < until):
-            until, key = limit.until, limit.request.key
+        if not limit._is_over and (until is None or limit._until < until):
+            until, key = limit._until, limit._request.key
     return until, key
 
 

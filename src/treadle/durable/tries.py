@@ -7,7 +7,7 @@ them first: their functions would run again if the run ended before their result
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -72,6 +72,7 @@ class Tries:
         self._in_progress: set[str] = set()
         self._waiting: dict[str, tuple[float, tuple[str, ...]]] = {}  # when the next try is due, the steps around it
         self._changed = asyncio.Event()
+        self._notify: Callable[[], None] | None = None
 
     @contextmanager
     def progress(self, request: StepRequest) -> Iterator[None]:
@@ -81,8 +82,16 @@ class Tries:
             yield
         finally:
             self._in_progress.discard(request.key)
+            if self._notify is not None:
+                self._loop.call_soon_threadsafe(self._notify)
             if self._waiting:
                 self._loop.call_soon_threadsafe(self._changed.set)
+
+    def in_progress(self, outer: set[str], changed: Callable[[], None]) -> bool:
+        """Whether the function of a step runs, or its result is being stored, without the steps `outer`; `changed` is
+        called when one has ended."""
+        self._notify = changed
+        return bool(self._in_progress - outer)
 
     async def alone(self, request: StepRequest, until: float) -> tuple[str, float]:
         """Wait until every other step in progress has ended or waits, too. Returns the step whose next try comes first,

@@ -29,6 +29,12 @@ class Unawaited:
         """The coroutine is closed without having begun: something else does its work."""
         self._coroutines.pop(key, None)
 
+    def close(self) -> None:
+        """The run is over: close those that have not begun."""
+        for coroutine in self._coroutines.values():
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+
     def forgotten(self) -> BadStep | None:
         """The error for the first one, after the function has returned. One whose task was cancelled is closed."""
         error = None

@@ -41,10 +41,10 @@ class Wait(Protocol):
 class Waiting(Coroutine[Any, Any, T_co]):
     """A sleep, a wait or a child: await it, or give it to `current().first(...)`."""
 
-    __slots__ = ("_work", "wait")
+    __slots__ = ("_wait", "_work")
 
     def __init__(self, wait: Wait, work: Coroutine[Any, Any, T_co]) -> None:
-        self.wait, self._work = wait, work
+        self._wait, self._work = wait, work
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         return self._work.__await__()
@@ -57,6 +57,11 @@ class Waiting(Coroutine[Any, Any, T_co]):
 
     def close(self) -> None:
         self._work.close()
+
+
+def wait_of(waiting: Waiting[Any]) -> Wait:
+    """The wait for which it stands."""
+    return waiting._wait
 
 
 class Sleep:

@@ -181,7 +181,11 @@ class Runner:
 
     def _raised(self, task: TaskCore, run: JobRun, rules: judge.Rules, error: BaseException) -> Outcome | None:
         if isinstance(error, asyncio.CancelledError):
-            return self._stopped(task, run, rules, error)
+            if run.suspended_as is None or run.why is not None:
+                return self._stopped(task, run, rules, error)
+            error = Suspend()  # the function awaited tasks that wait
+            if isinstance(run.place, asyncio.Task):
+                run.place.uncancel()
         interrupts.pass_on(error)
         if run.durable is not None:
             run.durable.suspended_by(error)

@@ -1,5 +1,5 @@
-"""What a durable job keeps over its restarts: their number, its present arguments, and how far it has read its
-mailboxes. Pure.
+"""The facts that a durable job keeps over its restarts: their number, its present arguments, and how far it has read
+its mailboxes. Pure.
 
 Each is a checkpoint. Only the arguments are encrypted: a sender of signals and messages reads the others.
 """

@@ -28,6 +28,7 @@ WORDS: Final = {
     403: "The token lacks a right.",
     404: "Not found.",
     405: "The path does not support the method.",
+    408: "Not in time.",
     409: "The state has changed, or another job holds the key.",
     410: "The jobs were moved to another storage.",
     413: "The body is too large.",

@@ -21,7 +21,7 @@ from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.messages import RunReport
-from treadle.workflow.plan import PLAIN, adopted, continued, either_id, mark_id
+from treadle.workflow.plan import PLAIN, adopted, called_stem, continued, either_id, mark_id
 
 
 class Reported(RemoteFailure):
@@ -126,7 +126,7 @@ async def check_ids(outcomes: Iterable[Outcome]) -> None:
         stems = {job.id: stem for job in outcome.followups if (stem := ids.stem(job.id)) is not None}
         if not stems:
             continue
-        own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id)}
+        own = {ids.derived(outcome.id, outcome.version), mark_id(outcome.id), called_stem(outcome.id)}
         own |= {either_id(job.id) for job in outcome.followups}
         for id, stem in stems.items():
             if stem not in own:

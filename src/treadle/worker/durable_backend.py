@@ -37,6 +37,7 @@ _NO_LAYERS: Final = nullcontext()
 
 LABEL = "steps"  # the name of these calls in StorageOutage
 SAVED_AT_ONCE = 256  # runs whose steps go with one call: bounds its size
+READ_AT_ONCE = 500  # rows that one call reads: bounds the time that it takes of the storage
 PAUSE, LONGEST_PAUSE = 0.01, 1.0  # s before steps are sent again because their row was locked; doubled each time
 
 
@@ -49,6 +50,7 @@ class WorkerDurableBackend:
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
         self.random = parts.app.random
         self._layers, self._sending = overrides(parts.app.layers, "step"), overrides(parts.app.layers, "enqueue")
+        self._reads: Batcher[str, Record | None] = Batcher(self._get, READ_AT_ONCE)
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
     def codec(self, task: str) -> Codec | None:
@@ -111,6 +113,10 @@ class WorkerDurableBackend:
         return self._state.stopping and all(run.ended for run in runs)
 
     async def get(self, ids: Sequence[str]) -> Sequence[Record | None]:
+        """These rows with their results. Reads of several tasks and runs share a call."""
+        return await self._reads(ids)
+
+    async def _get(self, ids: list[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
             return await whole(self._storage, await self._storage.get(ids), "payload", "result")
 

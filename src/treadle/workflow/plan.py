@@ -119,6 +119,11 @@ def either_id(id: str) -> str:
     return ids.derived(id, "either")
 
 
+def called_stem(id: str) -> str:
+    """The beginning of the ids of the children that this job calls."""
+    return ids.derived(id, "call")
+
+
 def mark_of(record: Record) -> NewJob:
     """The row that marks the end of this run, stored with its outcome."""
     job = record.job

@@ -449,6 +449,13 @@ def test_files_that_cannot_be_read_are_named(make: Make, tmp_path: Path) -> None
     assert run(["from", "celery", "shop"]) == 1
 
 
+def test_a_file_that_this_python_does_not_compile_is_named(make: Make) -> None:
+    """libcst parses it: as a file with the syntax of a newer Python."""
+    found = make(mail=f"from .base import c\n\n\n{TASK}send.delay(1)\n\nreturn send\n")
+    assert Path("shop/mail.py") not in found.files
+    assert "cannot be parsed: 'return' outside function" in reasons(found)
+
+
 def test_a_second_run_changes_nothing_and_a_later_one_adds_its_modules(make: Make, tmp_path: Path) -> None:
     def write_all(found: Plan) -> None:
         write(found.files, found.before)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,8 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.waiting import until
-from treadle import App, BadOption, Job, JobFailed, Retry, State, Worker
+from treadle import App, BadOption, Job, JobFailed, Retry, Worker
 from treadle.cli.output import Stop
 from treadle.contrib.delayed.delivery import Delivery, deliver
 from treadle.contrib.delayed.ids import id_of, shown
@@ -214,100 +211,6 @@ async def test_an_exit_code_is_a_failure_with_the_output_of_the_command(tmp_path
     async with delivering(command(tmp_path, code)) as send:
         job = await send("x")
         await fails(job, "exit code 3: never")
-
-
-FAMILY = """
-import os, signal, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-with open(sys.argv[1] + ".new", "w") as file:
-    file.write(f"{os.getpid()} {child.pid}")
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-signal.pause()
-"""
-
-
-def written(file: Path) -> list[int]:
-    return [int(word) for word in file.read_text().split()] if file.exists() else []
-
-
-async def pids(file: Path) -> list[int]:
-    await until(lambda: written(file), "the processes of a command")
-    return written(file)
-
-
-def is_there(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in ("Z", "X")  # a zombie runs nothing
-
-
-async def gone(*each: int) -> None:
-    await until(lambda: not any(map(is_there, each)), "the end of the processes")
-
-
-@shows("a command at its timeout is killed with its whole process group before the attempt fails")
-async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
-    app = App("memory://")
-    deliver(app, Delivery(how="command", target=target, timeout=1.0))
-    async with app, Worker(app, poll=0.05):
-        job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
-        family = await pids(tmp_path / "pids")
-        await fails(job, "was killed after 1 s")
-        assert not is_there(family[0])
-        await gone(*family)
-
-
-@shows("a worker that stops kills the process group of its command and releases the job uncounted")
-async def test_a_worker_that_stops_kills_the_command_and_releases_the_job(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
-    app = App("memory://")
-    deliver(app, Delivery(how="command", target=target, timeout=600))
-    async with app:
-        async with Worker(app, poll=0.05, grace=0.1):
-            job = await app.stub("delayed.job", queue="delayed").enqueue("x")
-            family = await pids(tmp_path / "pids")
-        assert not is_there(family[0])
-        await gone(*family)
-        row = await app.jobs.get(job.id)
-        assert (row.state, row.attempt) == (State.READY, 0)
-
-
-@shows("a worker that is killed leaves no command running")
-@pytest.mark.skipif(sys.platform == "win32", reason="no process groups")
-async def test_a_worker_that_is_killed_leaves_no_command_behind(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    words = f"{sys.executable} {tmp_path / 'family.py'} {tmp_path / 'pids'}"
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "treadle",
-        "up",
-        "--protocol",
-        "delayed",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--command",
-        words,
-        cwd=tmp_path,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with App(f"sqlite:///{tmp_path / 'treadle.db'}") as app:
-            await app.stub("delayed.job", queue="delayed").enqueue("x")
-            family = await pids(tmp_path / "pids")
-        os.kill(worker.pid, signal.SIGKILL)
-        await gone(*family)
-    finally:
-        if worker.returncode is None and is_there(worker.pid):
-            worker.kill()
-        await worker.wait()
 
 
 @pytest.mark.parametrize("words", [(), ("no-such-program-at-all",)])

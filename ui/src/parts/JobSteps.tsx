@@ -1,4 +1,4 @@
-/** The progress that a job has stored: steps, sleeps, signals, and the jobs that it has created. */
+/** The progress that a job has stored: steps, sleeps, signals, published values, and the jobs that it has created. */
 import type { JSX } from "preact";
 import type { Job as Row, JobHistory, Step } from "../api";
 import { Badge, Time } from "../design/Badge";
@@ -12,9 +12,9 @@ import { canOperate } from "../lib/session";
 import { isFinal } from "../lib/status";
 import { askSignal } from "./open";
 
-/** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved". */
+/** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved", "receive:add". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|wait):/, "");
+  return name.replace(/^(sleep|wait|receive):/, "");
 }
 
 /** The state of a job whose colour a step has. */
@@ -26,8 +26,9 @@ function stateOf(step: Step): string {
 export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {
   const { signals } = history;
   const names = new Set(signals.map((each) => each.name));
+  const values = Object.entries(history.values);
   const steps = history.steps.filter((each) => each.kind !== "signal" || !names.has(plain(each.name)));
-  if (!steps.length && !signals.length) return null;
+  if (!steps.length && !signals.length && !values.length) return null;
   return (
     <Panel title="Steps and signals">
       <ul class="steps">
@@ -43,8 +44,8 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
             {step.done && step.kind !== "sleep" && <Json value={step.value} />}
           </li>
         ))}
-        {signals.map((signal) => (
-          <li key={`signal ${signal.name}`}>
+        {signals.map((signal, number) => (
+          <li key={`signal ${number}`}>
             <Badge of={signal.given ? "succeeded" : "waiting"}>signal</Badge>
             <b class="any">{signal.name}</b>
             <span class="quiet">{signal.given ? <Time at={signal.at} /> : "awaited"}</span>
@@ -54,6 +55,13 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
               </Button>
             )}
             {signal.given && <Json value={signal.value} />}
+          </li>
+        ))}
+        {values.map(([name, value]) => (
+          <li key={`value ${name}`}>
+            <Badge of="succeeded">published</Badge>
+            <b class="any">{name}</b>
+            <Json value={value} />
           </li>
         ))}
       </ul>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,10 @@ class Package:
         relative = file.absolute().relative_to(self.root).with_suffix("")
         parts = relative.parts[:-1] if relative.name == "__init__" else relative.parts
         try:
-            module = Module(file, shown, ".".join(parts), file.read_bytes())
+            content = file.read_bytes()
+            module = Module(file, shown, ".".join(parts), content)
+            with warnings.catch_warnings(action="ignore"):  # libcst reads more than this Python compiles
+                compile(content, shown, "exec", dont_inherit=True)
         except (cst.ParserSyntaxError, SyntaxError) as error:
             line = getattr(error, "raw_line", None) or getattr(error, "lineno", None) or 0
             self._unread(shown, f"cannot be parsed: {str(error).splitlines()[0]}", line)

@@ -28,8 +28,14 @@ CREDENTIALS: Final = re.compile(
 )  # a program of any language reads its variables in any case
 LINGER: Final = 1.0  # s for the pipes to close after the process has ended
 
+SHELL: Final = "/bin/sh"
+# Becomes the program when the worker writes an empty line. The worker does so once the guard runs; if it dies before,
+# `read` fails and the program never starts. A shell passes on no variable whose name it could not use, such as `a.b`:
+# with one of those, the program starts at once.
+GATE: Final = 'read -r _ && exec "$@"'
+NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # Runs with each process. When the pipe from the worker closes, because it died, the guard kills the process group.
-GUARD: Final = 'read _; kill -s KILL -- "-$1"'
+GUARD: Final = 'read -r _; kill -s KILL -- "-$1"'
 
 
 class Command:
@@ -47,12 +53,17 @@ class Command:
     async def __call__(self, payload: Any) -> str:
         """Run the program -> the last part of its stdout. Raises DeliveryFailed."""
         item = delivery_item(payload)
-        process = await self._start(item)
+        environment = self._environment_for(item)
+        guarded = sys.platform != "win32" and os.access(SHELL, os.X_OK)
+        gated = guarded and all(map(NAME.fullmatch, environment))
+        gate = (SHELL, "-c", GATE, "gate") if gated else ()
+        process = await self._start((*gate, *self._words), environment, PIPE)
         guard: Process | None = None
         try:
-            guard = await _guarded(process)
+            if guarded:
+                guard = await self._start((SHELL, "-c", GUARD, "guard", str(process.pid)), {}, DEVNULL)
             async with asyncio.timeout(self._timeout):
-                output, errors = await _talk(process, item.body)
+                output, errors = await _talk(process, b"\n" * gated + item.body)
         except TimeoutError:
             raise DeliveryFailed(f"{self._words[0]} was killed after {self._timeout:g} s") from None
         finally:
@@ -61,16 +72,18 @@ class Command:
             raise DeliveryFailed(f"{self._words[0]} {_ended(process.returncode)}" + (errors and f": {errors}"))
         return output
 
-    async def _start(self, item: DeliveryItem) -> Process:
+    def _environment_for(self, item: DeliveryItem) -> dict[str, str]:
         inherited = {
             name: value
             for name, value in os.environ.items()
             if name in self._environment or not CREDENTIALS.fullmatch(name)
         }
-        about = {"TREADLE_JOB_ID": item.name, "TREADLE_DUE_TIME": item.due, "TREADLE_ATTEMPT": item.attempt}
+        return inherited | {"TREADLE_JOB_ID": item.name, "TREADLE_DUE_TIME": item.due, "TREADLE_ATTEMPT": item.attempt}
+
+    async def _start(self, words: Sequence[str], environment: dict[str, str], output: int) -> Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *self._words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=inherited | about, start_new_session=True
+                *words, stdin=PIPE, stdout=output, stderr=output, env=environment, start_new_session=True
             )
         except OSError as error:
             raise DeliveryFailed(f"{self._words[0]} could not be started: {error}") from None
@@ -104,24 +117,6 @@ async def _last(stream: asyncio.StreamReader, most: int) -> str:
     while piece := await stream.read(65_536):
         kept = (kept + piece)[-most:]
     return kept.decode("utf-8", "replace").strip()
-
-
-async def _guarded(process: Process) -> Process | None:
-    if sys.platform == "win32":
-        return None
-    with suppress(OSError):  # without a shell there is no guard
-        return await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
-            GUARD,
-            "guard",
-            str(process.pid),
-            stdin=PIPE,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-            start_new_session=True,
-        )
-    return None
 
 
 async def _end(process: Process, guard: Process | None) -> None:

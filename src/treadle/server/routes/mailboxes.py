@@ -78,11 +78,13 @@ class MailboxRoutes:
         The answer is 408 if there is none in time: with a key, the call can be repeated. It is 409 if the job refuses,
         or ends without an answer.
         """
-        asked, limit = call.body, min(call.body.timeout, self._settings.max_wait)
+        message, limit = call.body, min(call.body.timeout, self._settings.max_wait)
         jobs, id = self._jobs(call), call.part("id")
         with _own_rows(call):
-            answer = await self._in_time(call, jobs.ask(id, asked.name, asked.value, timeout=limit, key=asked.key))
-        return Answered(value_shown(asked.name, answer, call.redaction))
+            answer = await self._in_time(
+                call, jobs.ask(id, message.name, message.value, timeout=limit, key=message.key)
+            )
+        return Answered(value_shown(message.name, answer, call.redaction))
 
     @Operation("GET /v1/jobs/{id}/value", tag="jobs", scope="read", others=(404, 408))
     async def value(self, call: Call[None, ValueRead]) -> Answered:

@@ -40,7 +40,9 @@ from treadle.server.routes.runner_claims import RunnerClaims, placed
 from treadle.server.routes.shown import one_queue
 from treadle.server.row_checks import MOST_CHANGES, MOST_ROWS, at_most_in_call, check_claim
 from treadle.server.runner_metrics import RunnerMetrics
+from treadle.server.runner_steps import RunnerSteps
 from treadle.server.settings import Settings
+from treadle.server.step_messages import StepCall, StepResult
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.storage import among, fused, mark_of, messages, whole
 
@@ -60,7 +62,7 @@ class WorkerProtocol:
         self._app, self._waiting, self._settings = app, waiting, settings
         self._gate, self._metrics = IncomingRows(lambda: app.storage, settings.pass_texts), RunnerMetrics(app)
         self._claims = RunnerClaims(app, waiting, settings)
-        self._acts = ProtocolActs(app)
+        self._acts, self._steps = ProtocolActs(app), RunnerSteps(app, self._gate, self._metrics)
 
     # --- the life of a job
 
@@ -146,6 +148,7 @@ class WorkerProtocol:
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
             answers = list(among(refused, await self._settled(allowed)))
         await self._end_refused(token, rows, outcomes, answers)
+        await self._steps.end_signals(token, rows, outcomes, answers)
         self._count(open_ones, rows, outcomes, answers)
         settled = iter(answers)
         unknown = Settled("stale", "there is no such job")
@@ -185,6 +188,14 @@ class WorkerProtocol:
             answers += await self._app.storage.settle(part)
             await turns.step()
         return answers
+
+    @Operation("POST /v1/work/steps", tag="work", scope="work", most=None, bare=True)
+    async def steps(self, call: Call[StepCall, messages.Nothing]) -> StepResult:
+        """Take a step, a sleep or a wait of a durable function.
+
+        Its outcome is in the history of the job when this answers, and is the same in every run.
+        """
+        return await self._steps.take(call.token, call.body)
 
     @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:

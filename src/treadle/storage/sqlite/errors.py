@@ -35,6 +35,8 @@ def translated(error: BaseException, path: str) -> BaseException:
     elif isinstance(error, OSError):
         if error.errno in NO_ROOM:
             translation = StorageFull(f"{path}: {error}")
+        elif error.errno == errno.ENAMETOOLONG:
+            translation = NotADatabase(f"{error.filename or path}: {error.strerror}; give another file")
         else:
             translation = StorageUnavailable(f"{path}: {error}")
     else:

@@ -51,7 +51,8 @@ BEGIN
                     SELECT state, reason, expires_at, after FROM ended WHERE id = w.down OFFSET 0) AS d
                 WHERE w.up = e.id AND d.expires_at > t AND e.id = ANY (d.after)
                     AND (d.state = 5 AND d.reason = 'upstream' OR d.state = 4 AND d.reason = 'children')) AS until
-            FROM ended e WHERE e.ctid = ANY (picked) AND NOT is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))
+            FROM ended e WHERE e.ctid = ANY (picked)
+                AND NOT is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))
         ), turn AS (  -- those up to the last row that is deleted
             SELECT * FROM (
                 SELECT f.*, count(*) FILTER (WHERE f.until IS NULL) OVER (
@@ -68,7 +69,8 @@ BEGIN
     WITH away AS (
         DELETE FROM ended e
         WHERE e.ctid = ANY (picked) AND (named OR NOT (
-            (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL) AND is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))))
+            (EXISTS (SELECT 1 FROM job WHERE root IS NOT NULL) OR e.root IS NOT NULL)
+            AND is_needed(e.id, workflow_of(e.task, e.root, e.ended_at, e.expires_at))))
         RETURNING e.id, e.expires_at, e.queue, e.task, e.state
     ), counted AS (
         INSERT INTO count_change SELECT queue, task, kind_of(state, NULL, NULL), NULL, count(*) FROM away

@@ -11,6 +11,7 @@ from shop import tasks
 from shop.models import Order
 from treadle import Retry
 from treadle.errors import KeyHeld
+from treadle.integrations.django import app
 from treadle.integrations.django.testing import Runaway, run_due
 
 if django.VERSION >= (6, 0):
@@ -43,6 +44,14 @@ class Jobs(TestCase):
     def test_async_tasks_use_the_connection_of_the_test(self):
         tasks.apay.enqueue(self.order.pk)
         self.assertEqual(run_due(), 1)
+        self.order.refresh_from_db()
+        self.assertEqual(self.order.paid, 1)
+
+    def test_tasks_of_the_app_run_in_the_transaction_of_the_test(self):
+        with app.sync.testing() as t:
+            tasks.note.enqueue_sync(self.order.pk)
+            self.assertEqual(run_due(), 0)  # it knows the jobs of Django's tasks only
+            self.assertEqual(t.drain(), 1)
         self.order.refresh_from_db()
         self.assertEqual(self.order.paid, 1)
 

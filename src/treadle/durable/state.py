@@ -1,0 +1,109 @@
+"""The state of the durable code of one run: its history, whether it is suspended, its clock, and its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+from msgspec import UNSET, UnsetType
+
+from treadle.core.errors import BadStep
+from treadle.core.model import ASLEEP, Outcome
+from treadle.durable.backend import IN_BATCH, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend
+from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.run_mailboxes import RunMailboxes
+from treadle.policy.rounds import round_of
+
+MOST_REPEATED = 100  # times that a suspension is raised again in one run
+
+
+class DurableState:
+    """The part that steps, sleeps and waits of a run share."""
+
+    def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
+        self.run, self.backend = run, backend
+        row = run.record
+        place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
+        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
+        self.round = round_of(row.checkpoints)
+        self.mailboxes = RunMailboxes(row.checkpoints)
+        self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
+        self._repeated = 0  # how often a suspension was raised again
+        self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
+        self._pending: concurrent.futures.Future[Any] | None = None
+        self._interrupted = False
+
+    def refuse(self, why: str) -> None:
+        """The run fails whatever its function does, which may not see the error of a task."""
+        self._misused = BadStep("wait", why)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
+        return self.run.suspended_as is not None or self._between is not None
+
+    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+        """The next wait of that name. Its position in the order is where this is called."""
+        self._stay(name)
+        if self.run.place is IN_BATCH:
+            raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
+        return self.checkpoints.ask(name, args)
+
+    def came_due(self, key: str) -> bool:
+        """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
+        After a step back of its clock the storage corrects the due time of the row, but not the time in the entry. A
+        run that ended in any other way has left no such reason: the time in the entry decides."""
+        return self.run.record.reason == ASLEEP + key
+
+    def moment(self) -> float:
+        """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
+        now = self.backend.now()
+        claimed = self.run.record.started_at
+        return now if claimed is None else claimed + max(0.0, now - self.run.began)
+
+    def leave(self, outcome: Outcome) -> NoReturn:
+        self.run.suspended_as = outcome
+        raise Suspend
+
+    def _stay(self, step: str) -> None:
+        """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
+        here, too. Raises BadStep for a loop that swallows it."""
+        if not self.is_suspended:
+            return
+        self._repeated += 1
+        if self._repeated > MOST_REPEATED:
+            raise BadStep(step, SWALLOWED)
+        raise Suspend
+
+    def _on_loop(self, what: str) -> None:
+        if asyncio.get_running_loop() is not self.backend.loop:
+            raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
+
+    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In a thread: run the coroutine on the worker's event loop and wait for it."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            work.close()
+            raise BadStep(
+                "sync", "current().sync is for functions in threads; here, await the same method of current()"
+            )
+        self._pending = future = asyncio.run_coroutine_threadsafe(work, self.backend.loop)
+        if self._interrupted:
+            future.cancel()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Stopped from None
+        finally:
+            self._pending = None
+
+    def interrupt(self) -> None:
+        """The run was cancelled: a thread that waits for the storage stops waiting."""
+        self._interrupted = True
+        if self._pending is not None:
+            self._pending.cancel()

@@ -1,0 +1,425 @@
+"""Waits in tasks of asyncio: the run is suspended when nothing else can happen in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.durable.kit import AGAIN, Ledger, error_of
+from tests.kit import Told, work
+from treadle import App, JobFailed, Retry, State, current
+from treadle.testing import HandClock, drain
+from treadle_testkit.shows import shows
+
+ONCE = Retry(attempts=1)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+class Pages:
+    """Children, and functions that await several of them in tasks."""
+
+    def __init__(self, app: App) -> None:
+        self.app, self.broken = app, set[int]()
+        self.fetch = app.task(name="fetch", retry=ONCE)(self._fetch)
+        self.most = self.running = 0
+
+    async def _fetch(self, page: int) -> int:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if page in self.broken:
+            raise ConnectionError(f"page {page}")
+        return page * 10
+
+    def call(self, page: int, **options: Any) -> Any:
+        return current().call(self.fetch.options(**options).job(page))
+
+
+@pytest.fixture
+def pages(app: App) -> Pages:
+    return Pages(app)
+
+
+@shows("gather, wait and TaskGroup over children, sleeps and steps")
+async def test_gather_over_children_a_sleep_and_a_step(
+    app: App, clock: HandClock, pages: Pages, ledger: Ledger
+) -> None:
+    @app.task(retry=AGAIN)
+    async def boss() -> list[Any]:
+        here = current()
+        both = await asyncio.gather(pages.call(1), here.sleep(60), pages.call(2), here.step("note", ledger.do, "note"))
+        return [*both, await here.step("end", ledger.do, "end")]
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == [10, None, 20, "note 1", "end 1"]
+    assert ledger.function_done == {"note": 1, "end": 1}
+
+
+async def test_a_task_group_of_branches_with_steps(app: App, clock: HandClock, pages: Pages, ledger: Ledger) -> None:
+    async def branch(page: int) -> str:
+        here = current()
+        size = await here.call(pages.fetch.job(page))
+        await here.sleep(page * 10, name=f"pause:{page}")
+        return str(await here.step(f"store:{page}", ledger.do, f"store {size}"))
+
+    pages_called = (1, 2, 3)
+
+    @app.task
+    async def boss() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            branches = [group.create_task(branch(page)) for page in pages_called]
+        return [task.result() for task in branches]
+
+    @app.task
+    async def named() -> list[str]:
+        async def one(page: int) -> int:
+            return int(await pages.call(page))
+
+        waits = [asyncio.ensure_future(one(page)) for page in pages_called]
+        done, _ = await asyncio.wait(waits)
+        return [str(len(done))]
+
+    job = await boss.enqueue()
+    await drain(app)
+    assert "is taken in two branches" in await error_of(app, job)  # one name in three branches at the same time
+
+    async def called(page: int, wait: Any) -> str:
+        here = current()
+        size = await wait
+        await here.sleep(page * 10, name=f"pause:{page}")
+        return str(await here.step(f"store:{page}", ledger.do, f"store {size}"))
+
+    @app.task
+    async def right() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            branches = [group.create_task(called(page, pages.call(page))) for page in pages_called]
+        return [task.result() for task in branches]
+
+    job = await right.enqueue()
+    for _ in range(4):
+        await drain(app)
+        clock.advance(10)
+    await drain(app)
+    assert await job.result(0) == ["store 10 1", "store 20 1", "store 30 1"]
+
+
+async def test_wait_for_all(app: App, pages: Pages) -> None:
+    @app.task
+    async def boss() -> int:
+        done, pending = await asyncio.wait([asyncio.ensure_future(pages.call(page)) for page in (1, 2)])
+        assert not pending
+        return sum(task.result() for task in done)
+
+    job = await boss.enqueue()
+    await drain(app)
+    assert await job.result(0) == 30
+
+
+async def test_tasks_in_tasks(app: App, pages: Pages) -> None:
+    @app.task
+    async def boss() -> list[int]:
+        async def inner() -> list[int]:
+            return list(await asyncio.gather(pages.call(1), pages.call(2)))
+
+        return await asyncio.create_task(inner())
+
+    job = await boss.enqueue()
+    await drain(app)
+    assert await job.result(0) == [10, 20]
+
+
+@shows("a semaphore bounds the children that tasks await")
+async def test_a_semaphore_bounds_calls(app: App, pages: Pages) -> None:
+    @app.task
+    async def boss() -> list[int]:
+        gate = asyncio.Semaphore(2)
+
+        async def bounded(call: Any) -> int:
+            async with gate:
+                return int(await call)
+
+        return list(await asyncio.gather(*(bounded(pages.call(page)) for page in range(6))))
+
+    job = await boss.enqueue()
+    await drain(app, concurrency=8)
+    assert await job.result(0) == [0, 10, 20, 30, 40, 50]
+    assert pages.most == 2
+
+
+async def test_a_queue_and_an_event_between_tasks(app: App, pages: Pages) -> None:
+    @app.task
+    async def boss() -> list[int]:
+        queue, ready = asyncio.Queue[int](), asyncio.Event()
+
+        async def produce(calls: list[Any]) -> None:
+            for call in calls:
+                await queue.put(await call)
+            ready.set()
+
+        async def consume() -> list[int]:
+            taken = [await queue.get() for _ in range(2)]
+            await ready.wait()
+            return taken
+
+        _, taken = await asyncio.gather(produce([pages.call(1), pages.call(2)]), consume())
+        return taken
+
+    job = await boss.enqueue()
+    await drain(app)
+    assert await job.result(0) == [10, 20]
+
+
+@shows("a branch that awaits something else is not cut off by the wait of another branch")
+async def test_a_reply_from_outside_is_awaited_before_the_run_is_suspended(app: App, pages: Pages, told: Told) -> None:
+    loop = asyncio.get_running_loop()
+    reply: asyncio.Future[str] = loop.create_future()
+    asked = asyncio.Event()
+    answers: list[str] = []
+    stored = asyncio.Event()
+
+    def store(answer: str) -> None:
+        answers.append(answer)
+        loop.call_soon_threadsafe(stored.set)
+
+    @app.task
+    async def boss() -> list[Any]:
+        async def ask() -> str:
+            asked.set()
+            answer = await asyncio.shield(reply)
+            await current().step("store", store, answer)
+            return answer
+
+        return list(await asyncio.gather(current().sleep(3600), ask()))
+
+    async with work(app, concurrency=1):
+        job = await boss.enqueue()
+        await asked.wait()
+        assert (await app.jobs.get(job)).state is State.RUNNING
+        reply.set_result("reply")
+        await stored.wait()
+        await told.until("deferred", id=job.id)
+    assert answers == ["reply"]
+
+
+async def test_the_waits_of_a_run_that_is_not_suspended_are_looked_at(app: App, pages: Pages) -> None:
+    """Here one branch needs what another one gets from its child, which nothing but the program knows."""
+    loop = asyncio.get_running_loop()
+
+    @app.task
+    async def boss() -> int:
+        passed: asyncio.Future[int] = loop.create_future()
+
+        async def give() -> None:
+            passed.set_result(await pages.call(3))
+
+        async def take() -> int:
+            return await passed
+
+        _, taken = await asyncio.gather(give(), take())
+        return taken
+
+    async with work(app, concurrency=2):
+        job = await boss.enqueue()
+        assert await job.result(30) == 30
+
+
+async def test_a_failed_branch_of_a_group_cuts_off_the_others(app: App, clock: HandClock, pages: Pages) -> None:
+    """A later run cuts them off again, although the child that was cut off may have ended before it was cancelled."""
+    pages.broken = {1}
+    caught: list[str] = []
+
+    @app.task(retry=AGAIN)
+    async def boss() -> str:
+        here = current()
+        try:
+            async with asyncio.TaskGroup() as group:
+                calls = pages.call(1), pages.call(2, delay=100)
+                for call in calls:
+                    group.create_task(call)
+        except* JobFailed as errors:
+            caught.append(str(errors.exceptions[0]))
+        await here.sleep(60)
+        return "caught"
+
+    job = await boss.enqueue()
+    await drain(app)
+    rows = (await app.jobs.list(task="fetch", order="oldest")).records
+    assert sorted(row.state for row in rows) == [State.CANCELLED, State.FAILED]
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "caught"
+    assert len(caught) == 2
+
+
+async def test_a_time_limit_around_tasks(app: App, clock: HandClock, pages: Pages) -> None:
+    @app.task
+    async def boss() -> str:
+        here = current()
+        try:
+            async with here.timeout(30):
+                await asyncio.gather(here.wait_for("a"), pages.call(1), here.sleep(3600))
+        except TimeoutError:
+            await here.sleep(60)
+            return "late"
+        return "in time"
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(30)
+    await drain(app)
+    await app.jobs.signal(job, "a")
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "late"
+
+
+async def test_a_wait_inside_a_step_and_one_in_another_branch(app: App, clock: HandClock, pages: Pages) -> None:
+    async def outer() -> int:
+        await current().sleep(60)
+        return int(await pages.call(1))
+
+    @app.task
+    async def boss() -> list[int]:
+        here = current()
+        both = await asyncio.gather(here.step("outer", outer), here.sleep(10, name="other"))
+        return [both[0], 20]
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == [10, 20]
+
+
+async def test_a_child_runs_while_a_step_waits_for_its_next_try(
+    app: App, clock: HandClock, pages: Pages, ledger: Ledger
+) -> None:
+    ledger.fail["note"] = 2
+
+    @app.task
+    async def boss() -> list[Any]:
+        step = current().step.options(retry=Retry(attempts=5, base=100))
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(step("note", ledger.do, "note")), group.create_task(pages.call(2))]
+        return [task.result() for task in both]
+
+    job = await boss.enqueue()
+    await drain(app)
+    [row] = (await app.jobs.list(task="fetch")).records
+    assert row.state is State.SUCCEEDED
+    for _ in range(3):
+        clock.advance(200)
+        await drain(app)
+    assert await job.result(0) == ["note 3", 20]
+
+
+async def test_a_task_that_nothing_awaits_does_not_keep_the_run(app: App, clock: HandClock) -> None:
+    """A library may have begun it in the context of the job, and it may never end."""
+    for_ever: list[asyncio.Task[Any]] = []
+
+    @app.task
+    async def boss() -> str:
+        for_ever.append(asyncio.create_task(asyncio.Event().wait()))  # type: ignore[arg-type]
+        await current().sleep(60)
+        return "slept"
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "slept"
+    for task in for_ever:
+        task.cancel()
+
+
+# --- what a later run could not repeat
+
+
+async def timeout() -> None:
+    async with asyncio.timeout(5):
+        await current().sleep(60)
+
+
+async def timeout_in_a_helper() -> None:
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def limited() -> Any:
+        async with asyncio.timeout(5):
+            yield
+
+    async with limited():
+        await current().sleep(60)
+
+
+async def timeout_around_tasks() -> None:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(current().sleep(60))
+
+
+async def wait_for() -> None:
+    await asyncio.wait_for(current().sleep(60), 5)
+
+
+async def wait_with_a_timeout() -> None:
+    await asyncio.wait([asyncio.ensure_future(current().sleep(60))], timeout=5)
+
+
+async def wait_for_the_first() -> None:
+    here = current()
+    await asyncio.wait(
+        [asyncio.ensure_future(here.sleep(60)), asyncio.ensure_future(here.sleep(90))],
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+
+
+async def take_as_completed() -> None:
+    for done in asyncio.as_completed([current().sleep(60), current().sleep(90)]):
+        await done
+
+
+REFUSED = (
+    (timeout, "current().timeout"),
+    (timeout_in_a_helper, "current().timeout"),
+    (timeout_around_tasks, "current().timeout"),
+    (wait_for, "current().timeout"),
+    (wait_with_a_timeout, "current().timeout"),
+    (wait_for_the_first, "current().first"),
+    (take_as_completed, "as_completed"),
+)
+
+
+@shows("asyncio.timeout around a durable wait is refused, and named")
+@pytest.mark.parametrize(("function", "cure"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
+async def test_programs_whose_path_would_depend_on_the_run_are_refused(app: App, function: Any, cure: str) -> None:
+    job = await app.task(name="boss", retry=AGAIN)(function).enqueue()
+    await drain(app)
+    error = await error_of(app, job)
+    assert "BadStep" in error
+    assert cure in error
+    assert (await app.jobs.get(job)).attempt == 1
+
+
+async def test_a_timeout_around_steps_alone_is_allowed(app: App, ledger: Ledger, clock: HandClock) -> None:
+    @app.task
+    async def boss() -> str:
+        async with asyncio.timeout(50):
+            await current().step("note", ledger.do, "note")
+        await current().sleep(60)
+        return "done"
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "done"
