@@ -754,7 +754,7 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "child" | "once" | "signal" | "sleep" | "step";
+  kind: "child" | "once" | "patch" | "signal" | "sleep" | "step";
   value: Json;
   until: number | null;
   done: boolean;
@@ -938,9 +938,9 @@ export interface Bodies {
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/ask": AskSent;
   "POST /v1/jobs/{id}/cancel": Cancel;
-  "POST /v1/jobs/{id}/send": MessageSent;
   "POST /v1/jobs/{id}/fork": Fork;
   "POST /v1/jobs/{id}/rerun": Rerun;
+  "POST /v1/jobs/{id}/send": MessageSent;
   "POST /v1/jobs/{id}/signal": SignalAsked;
   "POST /v1/operations": OperationAsked;
   "POST /v1/schedules/preview": TimingAsked;
