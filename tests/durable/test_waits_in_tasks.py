@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
@@ -362,6 +363,16 @@ async def timeout_in_a_helper() -> None:
         await current().sleep(60)
 
 
+async def time_of_anyio() -> None:
+    with anyio.fail_after(5):
+        await current().sleep(60)
+
+
+async def scope_of_anyio() -> None:
+    with anyio.move_on_after(5):
+        await current().sleep(60)
+
+
 async def timeout_around_tasks() -> None:
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         group.create_task(current().sleep(60))
@@ -392,6 +403,8 @@ REFUSED = (
     (timeout, "current().timeout"),
     (timeout_in_a_helper, "current().timeout"),
     (timeout_around_tasks, "current().timeout"),
+    (time_of_anyio, "current().timeout"),
+    (scope_of_anyio, "current().timeout"),
     (wait_for, "current().timeout"),
     (wait_with_a_timeout, "current().timeout"),
     (wait_for_the_first, "current().first"),

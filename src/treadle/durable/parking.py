@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from asyncio import locks, queues, tasks
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -213,15 +214,25 @@ def _chain(task: asyncio.Task[Any]) -> Iterator[Any]:
 
 
 def _is_timed(chain: list[Any]) -> bool:
-    """Whether one of these coroutines is in a block of `asyncio.timeout` with a time."""
-    for coroutine in chain:
-        for thing in gc.get_referents(coroutine):
-            manager: Any = getattr(thing, "__self__", None)
-            inner = gc.get_referents(manager.gen) if hasattr(manager, "gen") else ()  # of a decorated generator
-            for block in (manager, *(getattr(part, "__self__", None) for part in inner)):
-                if isinstance(block, asyncio.Timeout) and block.when() is not None:
-                    return True
-    return False
+    """Whether one of these coroutines is in a block of `asyncio.timeout` or anyio with a time."""
+    return any(_ends_in_time(block) for coroutine in chain for block in _blocks(coroutine))
+
+
+def _blocks(code: Any) -> Iterator[Any]:
+    """The managers of the `with` blocks in which a coroutine or generator is, and those inside of decorated ones."""
+    for thing in gc.get_referents(code):
+        manager: Any = getattr(thing, "__self__", None)
+        if manager is not None:
+            yield manager
+            if hasattr(manager, "gen"):
+                yield from _blocks(manager.gen)
+
+
+def _ends_in_time(block: Any) -> bool:
+    if isinstance(block, asyncio.Timeout):
+        return block.when() is not None
+    is_scope = type(block).__module__.startswith("anyio.") and hasattr(block, "deadline")
+    return is_scope and block.deadline != math.inf
 
 
 def _awaited(waiter: Any, chain: list[Any]) -> list[Any] | None:
