@@ -886,3 +886,27 @@ async def test_a_check_of_the_code_and_an_export_pass_over_cleanups(app: App, cl
     exported = [history async for history in histories(app._core, {})]
     assert [history.id for history in exported] == [job.id]
     await replay(app, exported)
+
+
+@shows("steps that were undone are not taken over by a rerun or a fork of their job")
+async def test_undone_steps_are_not_taken_over(app: App, ledger: Ledger) -> None:
+    trip = Trip(app, ledger)
+
+    async def no_room() -> None:
+        raise Abort("no room")
+
+    trip.then = no_room
+    job = await trip.task.enqueue()
+    await drain(app)
+    assert trip.log == UNDONE
+    with pytest.raises(Stale, match="undone"):
+        await app.jobs.rerun(job, from_step="book:hotel")
+    with pytest.raises(Stale, match="undone"):
+        await app.jobs.fork(job, from_step="book:hotel")
+    with pytest.raises(Stale, match="Treadle's own"):
+        await app.jobs.rerun(cleanup_id(job.id, 0))
+    trip.then = None
+    await app.jobs.rerun(job)
+    await drain(app)
+    assert trip.log == [*UNDONE, "book flight", "book hotel"]
+    assert await job.result(0) == "booked"

@@ -152,7 +152,7 @@ async def test_explain_names_the_round_and_a_near_limit(app: App) -> None:
 
     job = await again.enqueue(1)
     await drain(app)
-    assert "begun anew 2 times by restart()" in await app.jobs.explain(job)
+    assert "begun anew 2 times, by restart() or a rerun" in await app.jobs.explain(job)
     assert "nears a limit" not in await app.jobs.explain(job)
     row = await app.jobs.get(job)
     steps = tuple((f"s{n}", "{}") for n in range(8_000))

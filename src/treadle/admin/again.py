@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from treadle.core.errors import Stale
 from treadle.core.job import JobSpec
 from treadle.core.model import Outcome, Record, State
 from treadle.durable import forked, rewound
+from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
 from treadle.policy.pauses import is_paused, paused
 from treadle.policy.retry import read_policy
@@ -24,7 +26,7 @@ from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
-from treadle.workflow import rows_of
+from treadle.workflow import after_cleanup, rows_of
 
 
 class Looks(Protocol):
@@ -37,7 +39,7 @@ class Looks(Protocol):
 
 def _check(row: Record) -> None:
     """Raise Stale for a row that cannot run again as it is."""
-    if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row):
+    if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row) or is_cleanup(row.job):
         raise Stale(row.id, f"{row.state}: a row of Treadle's own, which runs no function of yours")
 
 
@@ -57,6 +59,7 @@ class Again:
                 raise Stale(row.id, "running: pause or cancel it first")
             if row.function_done and not row.state.final:
                 raise Stale(row.id, f"{row.state}: its function has run; cancel it first")
+            await self._check_cleanup(row, step)
             outcome = rewound(row, step)
             if children := await self._open_children(row):
                 if row.state.final or is_paused(row):
@@ -72,6 +75,14 @@ class Again:
                 return
         raise Stale(id, f"it changed {TRIES} times during this call; repeat the call")
 
+    async def _check_cleanup(self, row: Record, step: str | None) -> None:
+        """Raise Stale for a job whose cleanup is not over, or has undone the steps that would stay."""
+        why = (await after_cleanup(partial(rows_of, self._client.get), [row])).get(row.id) if row.state.final else None
+        if why == "" and step is not None:
+            why = "its cleanup has undone its steps: leave out from_step, or retry it"
+        if why:
+            raise Stale(row.id, f"{row.state}: {why}")
+
     async def _open_children(self, row: Record) -> Sequence[Record]:
         """The unfinished jobs that this one has created and waited for."""
         children = [one for one in await rows_of(self._client.get, row.after) if one.job.parent == row.id]
@@ -85,6 +96,7 @@ class Again:
         """
         source = await self._jobs.whole(id)
         _check(source)
+        await self._check_cleanup(source, step)
         history, job = forked(source, step, encode is None), present(source).job
         takes_result = bool(read_policy(job.retry).pass_result)
         if takes_result and source.started_at is None:
