@@ -80,7 +80,7 @@ def test_a_name_of_another_library_is_no_argument_of_ours(name: str) -> None:
 
 
 def test_other_wrong_calls_stay_type_errors() -> None:
-    for call in (lambda: Retry(1, 2, 3, 4, 5, 6), Limit, lambda: Key("a", key="b"), lambda: Defer(1, 2)):
+    for call in (lambda: Retry(1, 2, 3, 4, 0.5, "fail", 7), Limit, lambda: Key("a", key="b"), lambda: Defer(1, 2)):
         with pytest.raises(TypeError):
             call()  # type: ignore[operator]
 

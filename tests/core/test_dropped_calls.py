@@ -177,7 +177,13 @@ def methods() -> Iterator[tuple[str, str]]:
 
 
 def test_the_methods_keep_their_signatures() -> None:
-    assert list(inspect.signature(App("memory://").jobs.cancel).parameters) == ["job", "tree", "progress", "filters"]
+    assert list(inspect.signature(App("memory://").jobs.cancel).parameters) == [
+        "job",
+        "tree",
+        "force",
+        "progress",
+        "filters",
+    ]
 
 
 def coroutine_functions(shop: App) -> Iterator[Callable[..., Any]]:
