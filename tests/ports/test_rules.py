@@ -20,6 +20,7 @@ GOLDEN = {  # RULES -> the rows that these calls make
     6: "16d9b7fbcb45f9e0",  # what a reopened job waits for is kept, and what is gone counts as a success
     7: "16d9b7fbcb45f9e0",  # a renewal may shorten the lease of a job (these calls renew for the same time)
     8: "16d9b7fbcb45f9e0",  # an instant counts instead of the delay or the deadline (these calls name none)
+    9: "16d9b7fbcb45f9e0",  # a reopening may begin a round; a row without a task that is settled with keep=0 is pruned
 }
 
 
