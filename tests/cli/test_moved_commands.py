@@ -27,6 +27,11 @@ CALLS: dict[str, tuple[str, ...]] = {  # command -> the arguments of each call
     "jobs run-now": ("ready",),
     "jobs show": ("ready", "new"),
     "jobs signal": ("ready go",),
+    "jobs send": ("ready add 1",),
+    "jobs pause": ("ready",),
+    "jobs resume": ("ready",),
+    "jobs rerun": ("done",),
+    "jobs fork": ("done",),
     "jobs workflows": ("",),
     "jobs workflow": ("ready",),
     "queues list": ("",),
@@ -60,6 +65,7 @@ CALLS: dict[str, tuple[str, ...]] = {  # command -> the arguments of each call
 }
 OTHERS = {
     "init": "writes files",
+    "jobs replay": "reads a file and no storage",
     "token": "writes a file",
     "from celery": "changes files",
     "storage keys new": "prints a key",

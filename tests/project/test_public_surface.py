@@ -29,7 +29,7 @@ TREADLE = """
     MailboxFull Middleware NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry
     RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
     StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
-    UnknownUpstream Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
+    UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
     current_batch depends flow gather
 """
 
@@ -42,8 +42,8 @@ SURFACE = {
     "Worker": "concurrency health name run running start stop",
     "current()": """
         after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lost
-        map memo on_undo once parent progress publish receive receive_ask record report restart set_memo sleep
-        state step step_key sync task timeout transaction upstream version wait wait_for worker workflow
+        map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
+        sleep state step step_key sync task timeout transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",

@@ -421,7 +421,7 @@ async def test_every_act_has_an_entry(site: Site, caplog: pytest.LogCaptureFixtu
     found = [(each["act"], each["target"], each["filter"], each["done"]) for each in reversed(await entries(site))]
     assert found == [
         ("job.retry", id, None, 1),
-        ("job.cancel", id, "tree=false", 1),
+        ("job.cancel", id, "tree=false, force=false", 1),
         ("job.delete", id, None, 1),
         ("queue.pause", "mail", None, None),
         ("queue.resume", "mail", None, None),

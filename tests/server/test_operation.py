@@ -46,7 +46,8 @@ def test_each_call_that_answers_with_rows_is_refused_to_tokens_without_a_right_t
     app = App("memory://")
     calls = operations_of(app._core, Settings(), LongPoll(lambda: app.storage))
     with_rows = {call.path for call in calls if _has_rows(msgspec.inspect.type_info(call.gives))}
-    assert {call.path for call in calls if call.bare} == with_rows
+    steps = "/v1/work/steps"  # its answer may be the result of a child
+    assert {call.path for call in calls if call.bare} == {*with_rows, steps}
     assert {"/v1/work/get", "/v1/work/claim"} < with_rows
 
 

@@ -65,6 +65,7 @@ def _called() -> str:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(("treadle.admin.", "treadle.scheduling.")) and not frame.f_code.co_name.startswith("_"):
-            name = f"app.{module.rpartition('.')[2]}.{frame.f_code.co_name}"
+            part = module.rpartition(".")[2]
+            name = f"app.{'jobs' if part.startswith('job_') else part}.{frame.f_code.co_name}"
         frame = frame.f_back
     return name

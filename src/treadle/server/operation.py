@@ -214,7 +214,8 @@ class Endpoint:
         operation = self._methods[method]
         token = caller(request, operation.scope, operation.bare)
         # Without a query nothing is read: request.url takes 10 us to build.
-        query = _query(request, operation.query) if scope["query_string"] else operation.query()
+        reads_query = scope["query_string"] or _is_needed(operation.query)
+        query = _query(request, operation.query) if reads_query else operation.query()
         content: object = None
         if operation.takes is not NO_BODY:
             most = self._most if operation.most is None else min(self._most, operation.most)
@@ -272,6 +273,12 @@ def _query(request: Request, kind: Any) -> object:
         return msgspec.convert(parameters, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused(422, "wrong_query", f"invalid query: {spelled(error, parameters)}") from None
+
+
+@functools.cache
+def _is_needed(kind: Any) -> bool:
+    """Whether a parameter of this query type must be sent."""
+    return any(field.required for field in msgspec.structs.fields(kind))
 
 
 @functools.cache

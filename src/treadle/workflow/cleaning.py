@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Final
 
 from treadle.core.model import Outcome, Record, State
-from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_begun, has_steps, is_cleanup
+from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_begun, has_steps, is_cleanup, is_stored
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import failed_by_child
 
@@ -51,9 +51,10 @@ async def after_cleanup(rows: Rows, jobs: Sequence[Record]) -> dict[str, str]:
     jobs = [row for row in jobs if not is_cleanup(row.job)]
     above = await _ancestors(rows, jobs)
     every = {row.job.id: row for row in (*jobs, *above.values())}
-    cleanups = {
-        row.job.parent: row for row in await rows([cleanup_id(id, row.reopenings) for id, row in every.items()])
-    }
+    # A job that was cancelled in the instant of its first step has a cleanup without the mark.
+    may_have = [row for row in every.values() if is_stored(row) or row.state is State.CANCELLED]
+    ids = [cleanup_id(row.job.id, row.reopenings) for row in may_have]
+    cleanups = {row.job.parent: row for row in (await rows(ids) if ids else ())}
     marked: dict[str, str] = {}
     for row in jobs:
         own = cleanups.get(row.job.id)
