@@ -77,6 +77,7 @@ def each_order_has_decided_once(sim: Simulation) -> None:
             decided[text.split()[0]].add(text)
         assert found[:5] == values, f"{id}: {found}"
         assert all(len(which) == 1 for which in decided.values()), f"{id} has decided twice: {decided}"
-        assert found[5:] == [*decided["race"], "late"], f"{id}: {found}, {decided}"
+        # A step of the clock may pass the time limit and the end of the child's sleep at once: then the child counts.
+        assert found[5:] in ([*decided["race"], "late"], [*decided["race"]]), f"{id}: {found}, {decided}"
         open_ = [child.job.id for child in rows.values() if child.job.parent == id and not child.state.final]
         assert not open_, f"{id} has ended, and {open_} have not"

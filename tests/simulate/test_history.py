@@ -14,6 +14,7 @@ from treadle.core.limit_model import Limit, LimitUse
 from treadle.core.model import NewJob, Record, State
 from treadle.core.query_model import CountDrift
 from treadle.testing.history import Entry, History, Recorder, check, read
+from treadle.workflow.signals import HEADER
 
 START = 1_000.0
 LEASE = 10.0
@@ -50,9 +51,9 @@ def row(id: str = "a", begin: float = 1.0, end: float = 2.0, **job: Any) -> Reco
 
 def signal(turn: str) -> Record:
     """A signal `s` that was sent to the job `a`."""
-    payload = '{"job":"a","signal":"s"}'
+    header = '{"job":"a","signal":"s"}'
     return Record(
-        job=NewJob(id=f"treadle:signal:{turn}", task="", payload=payload, root="a", parent="a"),
+        job=NewJob(id=f"treadle:signal:{turn}", task="", headers=((HEADER, header),), root="a", parent="a"),
         version=1,
         state=State.SUCCEEDED,
         after=(),
