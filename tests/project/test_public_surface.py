@@ -29,8 +29,8 @@ TREADLE = """
     MailboxFull Middleware NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry
     RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
     StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
-    UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain current
-    current_batch depends flow gather
+    UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain
+    current current_batch depends flow gather
 """
 
 SURFACE = {
