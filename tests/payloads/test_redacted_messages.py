@@ -55,3 +55,26 @@ async def test_a_history_hides_values_of_messages(tmp_path: Path) -> None:
         values: dict[str, Any] = {one.name: one.value for one in plain.signals}
         assert (values["iban"], values["pin"]) == (SECRET, SECRET)
         assert [one.given for one in hidden.signals] == [True] * 3
+
+
+async def test_answers_and_published_values_are_hidden_by_the_names_of_the_task(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = an_app(url)
+    served = host().add(an_app(url), Settings())
+    async with app, aiohttp.ClientSession() as session:
+        job = await app.find_task("pay").enqueue("a token")
+        await app.jobs.signal(job, "iban", SECRET)
+        await app.jobs.send(job, "pin", SECRET)
+        path = f"{served}/v1/jobs/{job.id}"
+        async with work(app, concurrency=2, poll=0.05):
+            async with session.post(f"{path}/ask", json={"name": "pin", "value": SECRET, "timeout": 10}) as answer:
+                assert (answer.status, await answer.json()) == (200, {"value": "***"})
+            async with session.get(f"{path}/value?name=pin&timeout=10") as answer:
+                assert (answer.status, await answer.json()) == (200, {"value": "***"})
+        row = await app.jobs.get(job)
+        assert sum(SECRET in text for _, text in row.checkpoints) >= 4
+        hidden = app._core.redactor.row(row)
+        assert SECRET not in repr(hidden)
+        kinds = {step.name: step.kind for step in (await app.jobs.history(job)).steps}
+        shown = {step.name: step.kind for step in (await app.jobs.history(job, hide=app._core.redactor.row)).steps}
+        assert shown == kinds
