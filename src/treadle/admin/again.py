@@ -24,6 +24,7 @@ from treadle.policy.rounds import present
 from treadle.producer import Client
 from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
+from treadle.storage.row_rules import within
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import after_cleanup, rows_of
@@ -62,6 +63,7 @@ class Again:
             await self._check_cleanup(row, step)
             outcome = rewound(row, step)
             if children := await self._open_children(row):
+                self._check_reach(row, children)
                 if row.state.final or is_paused(row):
                     await self._acts.cancel(children, tree=True)
                 else:
@@ -87,6 +89,12 @@ class Again:
         """The unfinished jobs that this one has created and waited for."""
         children = [one for one in await rows_of(self._client.get, row.after) if one.job.parent == row.id]
         return [one for one in children if one.job.task and not one.state.final]
+
+    def _check_reach(self, row: Record, children: Sequence[Record]) -> None:
+        """Raise Stale if the caller may not cancel all of these children, before anything is changed."""
+        if not all(within(self._jobs.reach, child.job.queue) for child in children):
+            why = "an unfinished child of it is in a queue that this caller has no right to; that child must end first"
+            raise Stale(row.id, f"{row.state}: {why}")
 
     async def fork(self, id: str, step: str | None, encode: Callable[[Record], str] | None) -> Record:
         """See `Jobs.fork`. The new row is stored as not due for 100 years, and becomes due together with its history:
