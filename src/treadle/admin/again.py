@@ -14,13 +14,14 @@ from treadle.core import ids
 from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import Stale
 from treadle.core.job import JobSpec
-from treadle.core.model import Outcome, Record, State
+from treadle.core.model import OURS, Outcome, Record, State
 from treadle.durable import forked, rewound
+from treadle.policy import attempts
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
 from treadle.policy.pauses import is_paused, paused
 from treadle.policy.retry import read_policy
-from treadle.policy.rounds import present
+from treadle.policy.rounds import present, round_of
 from treadle.producer import Client
 from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
@@ -42,6 +43,19 @@ def _check(row: Record) -> None:
     """Raise Stale for a row that cannot run again as it is."""
     if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row) or is_cleanup(row.job):
         raise Stale(row.id, f"{row.state}: a row of Treadle's own, which runs no function of yours")
+    if not _has_begun(row):
+        raise Stale(row.id, f"{row.state}: it has not begun: there is nothing to run again")
+
+
+def _has_begun(row: Record) -> bool:
+    """Whether the job has run. A row that is queued again has no start, but a round, an attempt or a step."""
+    return (
+        row.started_at is not None
+        or row.attempt > 0
+        or round_of(row.checkpoints).number > 0
+        or bool(attempts.stored(row))
+        or any(not name.startswith(OURS) for name, _ in row.checkpoints)
+    )
 
 
 class Again:
@@ -107,8 +121,6 @@ class Again:
         await self._check_cleanup(source, step)
         history, job = forked(source, step, encode is None), present(source).job
         takes_result = bool(read_policy(job.retry).pass_result)
-        if takes_result and source.started_at is None:
-            raise Stale(id, f"{source.state}: it waits for the job whose result it takes")
         new = replace(
             job,
             id=f"{ids.UuidV7()()}",
