@@ -44,7 +44,12 @@ def test_a_key_belongs_to_one_name_of_one_job() -> None:
 
 @pytest.mark.parametrize(
     ("queue", "task", "job", "name"),
-    [("other", "", "", "add"), ("default", "t", "", "add"), ("default", "", "another", "add"), ("default", "", "", "x")],
+    [
+        ("other", "", "", "add"),
+        ("default", "t", "", "add"),
+        ("default", "", "another", "add"),
+        ("default", "", "", "x"),
+    ],
 )
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_row_of_another_caller_is_refused(

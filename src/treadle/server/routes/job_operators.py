@@ -60,7 +60,7 @@ class JobOperatorRoutes:
     async def fork(self, call: Call[Fork, messages.Nothing]) -> JobView:
         """Enqueue a new job that continues from a stored step of this one.
 
-        The token needs the scope `enqueue` besides `operate`. Without a right to read jobs, the answer has no arguments.
+        The token also needs the scope `enqueue`. Without a right to read jobs, the answer has no arguments.
         """
         rights.need(call.token, "enqueue")
         row, body = await self._jobs(call).get(call.part("id")), call.body
