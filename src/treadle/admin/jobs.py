@@ -127,7 +127,7 @@ class Jobs(JobLooks):
         received are received again. `step_key()` returns other keys than before. Attempts count from 0 again.
 
         Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, that has not
-        begun, or that waits for its children after its function has run; KeyHeld if an unfinished job now holds its key.
+        begun, or that waits for its children after its function has run; KeyHeld if another job now holds its key.
         """
         await self._again.rerun(id_of(job), from_step)
 
