@@ -10,6 +10,7 @@ import pytest
 from tests.durable.kit import AGAIN, Ledger
 from tests.kit import Told, work
 from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, Stale, State, current, current_batch
+from treadle.admin.acts import Acts
 from treadle.admin.code_check import Options, check_code
 from treadle.admin.histories import histories
 from treadle.core.model import Claim
@@ -379,6 +380,20 @@ async def test_a_cleanup_can_be_cancelled_by_force(app: App, ledger: Ledger) -> 
     await drain(app)
     await app.jobs.cancel(job)
     assert await app.jobs.cancel((await cleanup(app, job)).job.id, force=True) == 1
+    await drain(app)
+    assert trip.log == UNDONE[:2]
+
+
+async def test_a_forced_cancellation_counts_the_cleanup_of_a_job_that_has_ended(app: App, ledger: Ledger) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    named = list[tuple[str, str | None]]()
+    acts = Acts(app._core.client, app.jobs._storage, note=lambda row, reason: named.append((row.id, reason)))
+    assert await acts.cancel([await app.jobs.get(job)], tree=True, named=True, force=True) == 1
+    assert (cleanup_id(job.id, 0), None) in named
+    assert await app.jobs.cancel(job, force=True) == 0
     await drain(app)
     assert trip.log == UNDONE[:2]
 

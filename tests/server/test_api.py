@@ -261,6 +261,10 @@ async def test_pause_resume_rerun_and_fork(call: Client) -> None:
     assert (await call("POST", f"/v1/jobs/{id}/run_now"))[0] == 409
     assert await claim(call, queues=[["q", 1]]) == []
     assert await call("POST", f"/v1/jobs/{id}/resume") == (200, {"jobs": 1})
+    status, problem = await call("POST", f"/v1/jobs/{id}/rerun")
+    assert (status, problem["error"], "it has not begun" in problem["message"]) == (409, "stale", True)
+    assert len(await claim(call, queues=[["q", 1]])) == 1
+    assert await call("POST", f"/v1/jobs/{id}/pause") == (200, {"jobs": 1})
     assert await call("POST", f"/v1/jobs/{id}/rerun") == (200, {"jobs": 1})
     status, problem = await call("POST", f"/v1/jobs/{id}/rerun", {"from_step": "charge"})
     assert (status, problem["error"]) == (422, "bad_option")

@@ -153,7 +153,7 @@ class Acts:
 
         A job is cancelled before its children. Otherwise they would end first, and the job would fail because of them.
         The cleanup job of each job that has begun is stored in the same change. `force`: without cleanup; a cleanup job
-        that is stored already ends first, as the ending of its job would start it.
+        that is stored already ends first, as the ending of its job would start it. It counts if its job has ended.
         """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
         outcome = stopped if force else cancelled
@@ -163,7 +163,8 @@ class Acts:
             group, queue = queue[:GROUP], queue[GROUP:]
             group += await self._below(group, seen, tree)
             if force:
-                await self.settle(await self._cleanups(group), stopped)
+                ended = {cleanup_id(row.job.id, row.reopenings) for row in group if row.state.final}
+                done += sum(row.job.id in ended for row in await self.settle(await self._cleanups(group), stopped))
             else:
                 group = await with_steps(self._rows, group)
             acted = {row.job.id: row for row in await self.settle(group, outcome, named=named)}

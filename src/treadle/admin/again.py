@@ -14,16 +14,18 @@ from treadle.core import ids
 from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import Stale
 from treadle.core.job import JobSpec
-from treadle.core.model import Outcome, Record, State
+from treadle.core.model import OURS, Outcome, Record, State
 from treadle.durable import forked, rewound
+from treadle.policy import attempts
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
 from treadle.policy.pauses import is_paused, paused
 from treadle.policy.retry import read_policy
-from treadle.policy.rounds import present
+from treadle.policy.rounds import present, round_of
 from treadle.producer import Client
 from treadle.serialization import call_codec
 from treadle.storage.contract import Storage
+from treadle.storage.row_rules import within
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import after_cleanup, rows_of
@@ -41,6 +43,19 @@ def _check(row: Record) -> None:
     """Raise Stale for a row that cannot run again as it is."""
     if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row) or is_cleanup(row.job):
         raise Stale(row.id, f"{row.state}: a row of Treadle's own, which runs no function of yours")
+    if not _has_begun(row):
+        raise Stale(row.id, f"{row.state}: it has not begun: there is nothing to run again")
+
+
+def _has_begun(row: Record) -> bool:
+    """Whether the job has run. A row that is queued again has no start, but a round, an attempt or a step."""
+    return (
+        row.started_at is not None
+        or row.attempt > 0
+        or round_of(row.checkpoints).number > 0
+        or bool(attempts.stored(row))
+        or any(not name.startswith(OURS) for name, _ in row.checkpoints)
+    )
 
 
 class Again:
@@ -62,6 +77,7 @@ class Again:
             await self._check_cleanup(row, step)
             outcome = rewound(row, step)
             if children := await self._open_children(row):
+                self._check_reach(row, children)
                 if row.state.final or is_paused(row):
                     await self._acts.cancel(children, tree=True)
                 else:
@@ -88,6 +104,12 @@ class Again:
         children = [one for one in await rows_of(self._client.get, row.after) if one.job.parent == row.id]
         return [one for one in children if one.job.task and not one.state.final]
 
+    def _check_reach(self, row: Record, children: Sequence[Record]) -> None:
+        """Raise Stale if the caller may not cancel all of these children, before anything is changed."""
+        if not all(within(self._jobs.reach, child.job.queue) for child in children):
+            why = "an unfinished child of it is in a queue that this caller has no right to; that child must end first"
+            raise Stale(row.id, f"{row.state}: {why}")
+
     async def fork(self, id: str, step: str | None, encode: Callable[[Record], str] | None) -> Record:
         """See `Jobs.fork`. The new row is stored as not due for 100 years, and becomes due together with its history:
         if this process dies in between, the new job never runs.
@@ -99,8 +121,6 @@ class Again:
         await self._check_cleanup(source, step)
         history, job = forked(source, step, encode is None), present(source).job
         takes_result = bool(read_policy(job.retry).pass_result)
-        if takes_result and source.started_at is None:
-            raise Stale(id, f"{source.state}: it waits for the job whose result it takes")
         new = replace(
             job,
             id=f"{ids.UuidV7()()}",

@@ -5,7 +5,7 @@ Everything is read from stored rows of a bounded number, and no row that cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct, UnsetType, structs
@@ -104,23 +104,27 @@ def decoder_of(task: TaskCore | None) -> Decode:
     return stored_values.value if codec is None else codec.decode
 
 
-async def read_history(storage: Storage, row: Record, decode: Decode, value: Decode) -> JobHistory:
+async def read_history(
+    storage: Storage, row: Record, decode: Decode, value: Decode, hide: Callable[[Record], Record] | None = None
+) -> JobHistory:
     """Read the history of this job. `decode` decodes the text that the task's own codec wrote, `value` that of
-    Treadle's. Raises StorageError."""
+    Treadle's. `hide` removes secrets from the row, and from the values of its messages. Raises StorageError."""
     below = row.after if row.started_at is not None else ()
     related = [child for child in await storage.get(below[:CHILDREN]) if child is not None] if below else []
     children: dict[str, int] = {}
     for child in related:
         if child.job.parent == row.job.id and child.job.task:
             children[child.state] = children.get(child.state, 0) + 1
-    steps = steps_of(row, decode, value)
     waits = [child for child in related if child.job.parent == row.job.id and not child.job.task]
     sent = await whole(storage, await _signal_rows(storage, row), "payload", "result")
+    mailboxes = _mailboxes({signal.job.id: signal for signal in (*sent, *waits) if signal is not None})
+    if hide is not None:
+        row, mailboxes = _hidden(row, mailboxes, hide)
     return JobHistory(
         attempts=attempts_of(row),
-        steps=steps,
+        steps=steps_of(row, decode, value),
         values={name[len(PUBLISHED) :]: value(text) for name, text in row.checkpoints if name.startswith(PUBLISHED)},
-        signals=_signals({signal.job.id: signal for signal in (*sent, *waits) if signal is not None}, value),
+        signals=_signals(mailboxes, value),
         children=children,
         children_capped=len(below) > CHILDREN,
     )
@@ -198,13 +202,34 @@ async def _signal_rows(storage: Storage, row: Record) -> list[Record]:
     return list((await storage.find(query)).records)
 
 
-def _signals(rows: dict[str, Record], value: Decode) -> tuple[Signal, ...]:
-    shown = list[Signal]()
+def _mailboxes(rows: dict[str, Record]) -> list[tuple[str, Record, str | None]]:
+    """The rows of signals and messages with their names and encoded values; None: the job waits for it."""
+    shown = list[tuple[str, Record, str | None]]()
     for row in sorted(rows.values(), key=lambda row: (row.created_at, row.job.id)):
         name = signals.signal_name(row)
         if name is None or (row.state.final and not signals.is_message(row)):
             continue
-        arrived = signals.is_message(row)
-        sent = value(text_of(row)) if arrived else None
-        shown.append(Signal(name=name, given=arrived, value=sent, at=row.ended_at))
-    return tuple(shown)
+        shown.append((name, row, text_of(row) if signals.is_message(row) else None))
+    return shown
+
+
+def _hidden(
+    row: Record, mailboxes: Sequence[tuple[str, Record, str | None]], hide: Callable[[Record], Record]
+) -> tuple[Record, list[tuple[str, Record, str | None]]]:
+    """The row and the values of its messages without secrets. `hide` knows a row of a job, whose task names what is
+    secret; so it gets the values as checkpoints of that row."""
+    values = [(f"{PUBLISHED}{name}", "null" if text is None else text) for name, _, text in mailboxes]
+    hidden, count = hide(structs.replace(row, checkpoints=(*row.checkpoints, *values))), len(row.checkpoints)
+    texts = [text for _, text in hidden.checkpoints[count:]]
+    pairs = zip(mailboxes, texts, strict=True)
+    return (
+        structs.replace(hidden, checkpoints=hidden.checkpoints[:count]),
+        [(name, stored, None if sent is None else text) for (name, stored, sent), text in pairs],
+    )
+
+
+def _signals(mailboxes: Sequence[tuple[str, Record, str | None]], value: Decode) -> tuple[Signal, ...]:
+    return tuple(
+        Signal(name=name, given=text is not None, value=None if text is None else value(text), at=row.ended_at)
+        for name, row, text in mailboxes
+    )

@@ -203,9 +203,7 @@ class JobLooks(JobMessages):
         A worker keeps the log lines of a run only with `capture_logs`.
         """
         row = await self.whole(job)
-        if hide is not None:
-            row = hide(row)
-        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value)
+        return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value, hide)
 
     async def position(self, job: HasId | str, *, most: int = MOST_AHEAD) -> int | None:
         """The number of queued jobs before this one in its queue, counted up to `most`; None if it is not queued.

@@ -24,7 +24,7 @@ from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 from treadle.tasks.when import HasId
-from treadle.workflow.mailbox import ANSWER, Message, finish, new_message, send
+from treadle.workflow.mailbox import ANSWER, Message, check_answer, finish, new_message, send
 from treadle.workflow.signals import signal_name
 
 T = TypeVar("T")
@@ -108,8 +108,8 @@ class JobMessages:
         text = self._encoded(name, value, "ask")
         refuse_to_wait("app.jobs.ask")
         message = new_message(id_of(job), name, text, _checked(key), asks=True, wait=limit)
-        id = await self._sent(job, message)
-        return decoded_as(await self._answer(await self._storage(), id, message, limit), returns, "ask")
+        id, queue = await self._sent(job, message)
+        return decoded_as(await self._answer(await self._storage(), id, queue, message, limit), returns, "ask")
 
     async def value(self, job: HasId | str, name: str, *, wait: float | timedelta = 0.0, returns: Any = Any) -> Any:
         """The value that the job's `current().publish(name, value)` published last, decoded as `returns`; waits up to
@@ -139,18 +139,18 @@ class JobMessages:
         """The names that the job waits for, to warn a person of another one."""
         return () if listener() is None else await self._signals_of(row)
 
-    async def _sent(self, job: HasId | str, message: Message) -> str:
-        """Put the message in a mailbox of the job, which is stored with it if it is not stored yet. Returns the id of
-        the job."""
+    async def _sent(self, job: HasId | str, message: Message) -> tuple[str, str]:
+        """Put the message in a mailbox of the job, which is stored with it if it is not stored yet. Returns the id and
+        the queue of the job."""
         id = id_of(job)
         if isinstance(job, JobSpec):
             holder = await self._begun(job, message)
             if holder is None:
-                return id
+                return id, job.new.queue
             id = holder
-        storage = await self._storage()
+        storage, row = await self._storage(), await self.get(id)
         try:
-            row = await self._recipient(id, message.name)
+            await self._check_open(row, message.name)
             waits = await self._awaited_names(row)
             await send(storage, row, message, self.reach)
             _warn(row, message.name, waits)
@@ -158,7 +158,8 @@ class JobMessages:
             [answer] = await storage.get([ANSWER + message.tag])
             if answer is None:
                 raise
-        return id  # of the job that has the message, now or since an earlier call with its key
+            check_answer(answer, id, row.job.queue, message.name)
+        return id, row.job.queue  # of the job that has the message, now or since an earlier call with its key
 
     async def _begun(self, spec: JobSpec[Any, Any], message: Message) -> str | None:
         """Store the job and the message in one call. If a job with its id or its key is stored already, return the id
@@ -182,11 +183,15 @@ class JobMessages:
     async def _recipient(self, id: str, name: str) -> Record:
         """The row of a job that may still receive a value."""
         row = await self.get(id)
+        await self._check_open(row, name)
+        return row
+
+    async def _check_open(self, row: Record, name: str) -> None:
+        """Raise Stale for a job that receives no value any more."""
         if row.state.final or row.function_done:
             await check_stays(await self._storage())
             how = str(row.state) if row.state.final else "waiting for its children"
             raise Stale(row.job.id, f"{how}; it does not wait for {name!r} any more")
-        return row
 
     def _encoded(self, name: str, value: object, call: str) -> str:
         check_name(name)
@@ -198,8 +203,9 @@ class JobMessages:
             raise TooLarge(f"the value of the {call} {name!r}", size, self._most)
         return text
 
-    async def _answer(self, storage: Storage, id: str, message: Message, limit: float) -> str:
-        """The encoded answer to this message."""
+    async def _answer(self, storage: Storage, id: str, queue: str, message: Message, limit: float) -> str:
+        """The encoded answer to this message to a job of this queue. Raises ForeignRow if another caller stored the row
+        that takes it."""
         name = message.name
 
         async def look() -> Record | None:
@@ -207,6 +213,8 @@ class JobMessages:
             over = job is None or job.state.final or job.function_done
             if over and answer is not None and not answer.state.final:
                 [answer] = await storage.get([ANSWER + message.tag])  # of two reads, the second may be the later one
+            if answer is not None:
+                check_answer(answer, id, queue, name)
             if answer is not None and answer.state.final:
                 return answer
             if over:

@@ -49,7 +49,7 @@ class Jobs(JobLooks):
         """Cancel a job with its children (unless tree=False), or all unfinished jobs that match -> how many jobs.
 
         A durable job that has taken steps, or registered undos, is cleaned up after by a job of its own. `force`: it is
-        not; a cleanup job can be cancelled only so.
+        not; a cleanup job can be cancelled only so. The unfinished cleanup of a job that has ended counts as a job.
 
         Key and slots are released at once. The worker stops a running function on notification, at the latest with its
         next heartbeat. Many jobs are cancelled in groups, and `progress` is called after each group with the number of
@@ -126,8 +126,8 @@ class Jobs(JobLooks):
         The step is named as in `history`; a sleep or a wait also by its own name. Signals that later waits have
         received are received again. `step_key()` returns other keys than before. Attempts count from 0 again.
 
-        Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, or that waits for its
-        children after its function has run; KeyHeld if an unfinished job now holds its key.
+        Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, that has not
+        begun, or that waits for its children after its function has run; KeyHeld if another job now holds its key.
         """
         await self._again.rerun(id_of(job), from_step)
 
@@ -145,7 +145,7 @@ class Jobs(JobLooks):
         args    the arguments of the new job, with `kwargs`; None for both: those of the job
 
         The new job has another id and no key. Raises UnknownJob; BadOption for a step that is not stored; BadArgument;
-        Stale for a row of Treadle's own, or for a job that waits for the result that it takes.
+        Stale for a row of Treadle's own, or for a job that has not begun.
         """
         encode = None if args is None and kwargs is None else partial(self._payload, args or (), kwargs or {})
         return self.job_of(await self._again.fork(id_of(job), from_step, encode))

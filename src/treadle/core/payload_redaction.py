@@ -33,6 +33,7 @@ class Rows(Protocol):
 
     def row(self, row: Record) -> Record: ...
     def hiding(self, row: Record) -> Callable[[str], str]: ...
+    def of(self, task: str) -> Redaction: ...
 
 
 class Redaction:
@@ -67,6 +68,10 @@ class Redaction:
         """Hide what `rows` hides, so that `rest` has nothing more to hide. For a token without a right to payloads, the
         row stays as it is."""
         return row if self.rows is None else self.rows.row(row)
+
+    def of(self, row: Record) -> Redaction:
+        """The same with the names that the task of this row's job hides, for a value that is not in the row."""
+        return self if self.rows is None else self.rows.of(row.job.task)
 
     @property
     def rest(self) -> Redaction:

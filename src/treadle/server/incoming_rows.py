@@ -28,6 +28,7 @@ from treadle.server.row_checks import (
 )
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
+from treadle.workflow.mailbox import ANSWER
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
@@ -67,7 +68,7 @@ class IncomingRows:
                 ours.append(job)
         if not ours:
             return ()
-        call = {job.id for job in jobs}
+        call = {job.id: job.queue for job in jobs}
         parts = [(job, *system_rows.sent(job, call)) for job in ours]
         for job, scope, _ in parts:
             _check_scope(token, scope, f"Treadle's own job {job.id!r}")
@@ -104,6 +105,8 @@ class IncomingRows:
                 wrong = "does not exist, or has ended"
             elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
                 wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
+            elif job.id.startswith(ANSWER) and job.queue != row.job.queue:
+                wrong = f"is in queue {row.job.queue!r}"
             if wrong:
                 raise Refused(
                     409, "stale", f"job {job.id} belongs to job {parent}, which {wrong}", id=parent, found=wrong

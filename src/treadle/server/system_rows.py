@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -75,10 +75,10 @@ def refuse_own(job: NewJob) -> None:
 # --- rows that are enqueued
 
 
-def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
+def sent(job: NewJob, call: Mapping[str, str]) -> tuple[str, str | None]:
     """Check one of Treadle's own rows -> the scope that it needs besides `enqueue`, and the job that it belongs to.
 
-    The job must exist. `call`: the ids of all jobs of the call. Raises BadOption.
+    The job must exist. `call`: the queues of all jobs of the call by their ids. Raises BadOption.
     """
     if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
@@ -101,7 +101,9 @@ def sent(job: NewJob, call: Collection[str]) -> tuple[str, str | None]:
     if not job.task and job.id.startswith(SIGNAL):
         return "operate", _outside(check_signal(job), call)
     if not job.task and job.id.startswith(ANSWER):
-        return "operate", _outside(check_answer(job), call)
+        owner = check_answer(job).job
+        expect(call.get(owner, job.queue) == job.queue, "queue", job, f"an answer of job {owner}")
+        return "operate", _outside(owner, call)
     if not job.task and job.id.startswith(ONCE):
         return "work", check_once_lock(job)
     if is_cleanup(job):
@@ -156,8 +158,9 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         expect(check_signal(job) == out.id, "parent", job, f"a signal to job {out.id}")
         return ""
     if not job.task and job.id.startswith(ANSWER):
-        check_answer(job)
-        expect(out.id.startswith(SIGNAL), "id", job, "stored with a message")
+        answer, (mailbox, _, turn) = check_answer(job), out.id.rpartition(":")
+        own = mailbox == signal_id(answer.job, answer.signal, 0).rpartition(":")[0] and turn.isdecimal()
+        expect(own, "id", job, f"stored with a message {answer.signal!r} to job {answer.job}")
         return "operate"
     if is_cleanup(job):
         expect(check_cleanup(job) == out.id, "parent", job, f"the cleanup of job {out.id}")
@@ -313,8 +316,8 @@ def check_signal(job: NewJob) -> str:
     return signal.job
 
 
-def check_answer(job: NewJob) -> str:
-    """Check the row that takes an answer, or remembers a key -> the job that receives the message."""
+def check_answer(job: NewJob) -> AnswerRow:
+    """Check the row that takes an answer, or remembers a key -> the job and the name of the message."""
     answer: AnswerRow = read(msgspec.json.Decoder(AnswerRow).decode, "payload", job.payload)
     expect(
         _ANSWER_ID.fullmatch(job.id) is not None and job.root is None and job.parent is None and job.key is None,
@@ -323,7 +326,7 @@ def check_answer(job: NewJob) -> str:
         f"an answer of job {answer.job}",
     )
     an_id("job", answer.job)
-    return answer.job
+    return answer
 
 
 def check_once_lock(job: NewJob) -> str:

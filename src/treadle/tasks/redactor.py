@@ -7,6 +7,7 @@ does not use it.
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from treadle.serialization.call_codec import Codec
 LEAST: Final = 4  # characters of a secret that is looked for in texts: a shorter one would hide ordinary words
 MOST: Final = 100  # secrets of a row that are looked for in its texts
 SEARCHED: Final = 1_000  # characters of a text that are searched for one secret in a unit of Effort
+_OF_MAILBOX: Final = re.compile(r"^(?:receive|wait|answer|publish):|(?:#p?\d+)+$")  # around the name in a step's key
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode = msgspec.json.Decoder(float_hook=Raw).decode
 
@@ -112,7 +114,7 @@ class Redactor:
         if name.startswith(PUBLISHED):
             if redaction.hides(name[len(PUBLISHED) :]):
                 return f'"{HIDDEN}"'
-        elif redaction.hides(name):
+        elif redaction.hides(name) or redaction.hides(_OF_MAILBOX.sub("", name)):
             return _encode({**_order(text), "value": HIDDEN}).decode()
         split = redaction.split(text, effort)
         shown = text
@@ -215,14 +217,16 @@ def _words(redaction: Redaction, text: str | None, effort: Effort, secrets: Secr
         return HIDDEN
 
 
-def _order(text: str) -> dict[str, str]:
-    """The part of a step that names the step before it: a test that replays an exported job needs it."""
+def _order(text: str) -> dict[str, Any]:
+    """The part of a step that names the step before it, which a test that replays an exported job needs, and the part
+    that tells a wait from a function."""
     try:
         tree = _decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    after = tree.get("after") if isinstance(tree, dict) else None
-    return {"after": after} if isinstance(after, str) else {}
+    kinds = {"after": str, "turn": int, "until": Raw, "gave_up": bool}
+    fields = tree if isinstance(tree, dict) else {}
+    return {name: fields[name] for name, kind in kinds.items() if isinstance(fields.get(name), kind)}
 
 
 def _as_json(codec: Codec, text: str) -> str:

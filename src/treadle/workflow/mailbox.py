@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import UNREADABLE, IdTaken, MailboxFull, Signalled, StorageError
+from treadle.core.errors import UNREADABLE, ForeignRow, IdTaken, MailboxFull, Signalled, StorageError
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.policy.rounds import EMPTY, mailboxes_of, round_of
 from treadle.storage import patiently
@@ -26,6 +26,7 @@ from treadle.storage.contract import Storage
 from treadle.workflow.signals import (
     SEEN_AT_ONCE,
     SignalRow,
+    check_place,
     check_signal,
     header_of,
     is_message,
@@ -39,6 +40,7 @@ STRIDE: Final = 32  # turns between the rows that the first read looks at; the s
 
 _read_payload = msgspec.json.Decoder(tuple[str, Raw]).decode
 _read_value = msgspec.json.Decoder(tuple[str, str]).decode
+_SEPARATOR: Final = "\0"  # no id, name or key of a message contains it
 
 
 class AnswerRow(Struct, frozen=True):
@@ -47,6 +49,22 @@ class AnswerRow(Struct, frozen=True):
     job: str
     signal: str
     nonce: str
+
+
+_read_answer = msgspec.json.Decoder(AnswerRow).decode
+
+
+def check_answer(stored: Record, job: str, queue: str, name: str) -> Record:
+    """The row that takes the answer to a message of this name to this job, or remembers its key. Raises ForeignRow if
+    another caller stored it."""
+    check_place(stored, queue, None, None)
+    try:
+        answer = _read_answer(stored.job.payload)
+    except UNREADABLE:
+        answer = None
+    if answer is None or (answer.job, answer.signal) != (job, name):
+        raise ForeignRow(stored.job.id, stored.job.queue, queue)
+    return stored
 
 
 class Message(Struct, frozen=True):
@@ -99,7 +117,7 @@ def new_message(
     nonce = os.urandom(8).hex()
     if key is None:
         return Message(name, text, nonce, os.urandom(20).hex() if asks else "", asks, wait, is_signal)
-    tag = hashlib.sha256(f"{job} {name} {key}".encode()).hexdigest()[:40]
+    tag = hashlib.sha256(_SEPARATOR.join((job, name, key)).encode()).hexdigest()[:40]
     return Message(name, text, nonce, tag, asks, max(wait, defaults.ONCE))
 
 
@@ -139,22 +157,30 @@ async def send(storage: Storage, job: Record, message: Message, reach: tuple[str
     while True:
         turn, waiting = await _free(storage, job, message, mailbox.turn)
         if waiting is not None:
-            done = await _settle(storage, waiting, message, further, reach)
+            done = await _settle(storage, waiting, job, message, further, reach)
         else:
             new = replace(message.row(job.job, turn), reach=reach)
-            done = await _store(storage, new, further)
+            done = await _store(storage, job, message, new, further)
         if done is not None:
             return done
 
 
-async def _store(storage: Storage, new: NewJob, further: tuple[NewJob, ...]) -> bool | None:
+async def _was_sent(storage: Storage, job: Record, message: Message) -> bool:
+    """Whether a message with the key of this one was sent before. Raises ForeignRow."""
+    [stored] = await storage.get([ANSWER + message.tag])
+    return stored is not None and bool(check_answer(stored, job.job.id, job.job.queue, message.name))
+
+
+async def _store(
+    storage: Storage, job: Record, message: Message, new: NewJob, further: tuple[NewJob, ...]
+) -> bool | None:
     """Store a message in its own row. None: that turn was taken meanwhile."""
     try:
         rows = await patiently(partial(storage.enqueue, [*further, new]))
     except IdTaken as error:
         if error.id == new.id:
             return None
-        if further and error.id == further[0].id:
+        if further and error.id == further[0].id and await _was_sent(storage, job, message):
             return False
         raise
     if rows[-1].job.nonce != new.nonce:
@@ -171,7 +197,12 @@ async def finish(storage: Storage, id: str, reach: tuple[str, ...] = ()) -> None
 
 
 async def _settle(
-    storage: Storage, waiting: Record, message: Message, further: tuple[NewJob, ...], reach: tuple[str, ...]
+    storage: Storage,
+    waiting: Record,
+    job: Record,
+    message: Message,
+    further: tuple[NewJob, ...],
+    reach: tuple[str, ...],
 ) -> bool | None:
     """Settle the row that the job waits for. None: another call did."""
     ask = message.tag if message.asks else ""
@@ -188,7 +219,7 @@ async def _settle(
     if answer.status == "applied":
         return True
     if answer.status == "refused" and not answer.again:
-        if any(row is not None for row in await storage.get([row.id for row in further])):
+        if further and await _was_sent(storage, job, message):
             return False
         raise StorageError(f"the storage refused the message {message.name!r}: {answer.reason}")
     return None

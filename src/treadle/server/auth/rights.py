@@ -35,6 +35,12 @@ LONGEST_TTL: Final = 3_600.0  # s that a worker is listed without a heartbeat
 Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 
+def need(token: Token, scope: str) -> None:
+    """Raise Refused (403) unless the token has this scope, which a call needs besides its own."""
+    if not token.may(scope):
+        raise _forbidden(token, f"has no scope {scope!r}", scope=scope)
+
+
 # --- jobs to be stored
 
 
@@ -42,7 +48,7 @@ async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
     of_work = ONCE, cleanups.PREFIX
     if not token.may("enqueue") and not all(job.id.startswith(of_work) or job.task == audit.TASK for job in jobs):
-        raise _forbidden(token, "has no scope 'enqueue'", scope="enqueue")
+        need(token, "enqueue")
     if not token.queues and not any(job.task == audit.TASK for job in jobs):
         return tuple(jobs)
     return tuple(await in_turns(lambda job: _narrowed(token, job), jobs))
@@ -189,15 +195,16 @@ def sees(token: Token, row: Record) -> bool:
     return token.sees(row.job.queue) and (not audit.is_entry(row) or token.may("operate"))
 
 
-def shown(token: Token, row: Record, sent: NewJob) -> Record:
+def shown(token: Token, row: Record, sent: NewJob | None) -> Record:
     """The row that an enqueue returns; for a token that may not read jobs, without the stored arguments and results.
 
+    sent  the job of the request; None: the request names only another job, whose arguments the row has
     A row with the id of the request gets the arguments of the request, even if the stored ones differ.
     """
     if token.may("read", "work"):
         return row
     known = NewJob(id=row.job.id, task=row.job.task, queue=row.job.queue)
-    job = replace(sent, task=row.job.task, queue=row.job.queue) if row.job.id == sent.id else known
+    job = known if sent is None or row.job.id != sent.id else replace(sent, task=row.job.task, queue=row.job.queue)
     return replace(
         row, job=job, result=None, value=None, error=None, reason=None, checkpoints=(), note=None, worker=None
     )

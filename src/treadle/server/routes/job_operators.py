@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle.admin import typed_call
+from treadle.server.auth import rights
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Fork, Rerun
 from treadle.server.views import JobView, view_of_one
@@ -57,14 +58,19 @@ class JobOperatorRoutes:
         details=("from_step",),
     )
     async def fork(self, call: Call[Fork, messages.Nothing]) -> JobView:
-        """Enqueue a new job that continues from a stored step of this one."""
+        """Enqueue a new job that continues from a stored step of this one.
+
+        The token also needs the scope `enqueue`. Without a right to read jobs, the answer has no arguments.
+        """
+        rights.need(call.token, "enqueue")
         row, body = await self._jobs(call).get(call.part("id")), call.body
         positional, named = body.args, body.kwargs
         if positional is not None or named is not None:
             typed = typed_call(self._core.tasks, row.job.task, positional or [], named or {})
             positional, named = list(typed[0]), dict(typed[1])
         job = await self._jobs(call).fork(row.id, from_step=body.from_step, args=positional, kwargs=named)
-        return view_of_one(await self._jobs(call).whole(job), call.redaction)
+        new = rights.shown(call.token, await self._jobs(call).whole(job), None)
+        return view_of_one(new, call.redaction)
 
     def _jobs(self, call: Call[Any, Any]) -> Jobs:
         """A view of `app.jobs` with the queues of the caller's token."""

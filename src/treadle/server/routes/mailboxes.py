@@ -81,10 +81,11 @@ class MailboxRoutes:
         message, limit = call.body, min(call.body.timeout, self._settings.max_wait)
         jobs, id = self._jobs(call), call.part("id")
         with _own_rows(call):
+            row = await jobs.get(id)
             answer = await self._in_time(
                 call, jobs.ask(id, message.name, message.value, timeout=limit, key=message.key)
             )
-        return Answered(value_shown(message.name, answer, call.redaction))
+        return Answered(value_shown(message.name, answer, call.redaction.of(row)))
 
     @Operation("GET /v1/jobs/{id}/value", tag="jobs", scope="read", others=(404, 408))
     async def value(self, call: Call[None, ValueRead]) -> Answered:
@@ -93,10 +94,12 @@ class MailboxRoutes:
         The call waits for the first one; the answer is 408 if there is none in time.
         """
         jobs, id, name = self._jobs(call), call.part("id"), call.query.name
-        if not rights.sees(call.token, await jobs.get(id)):
+        row = await jobs.get(id)
+        if not rights.sees(call.token, row):
             raise UnknownJob(id)
         limit = min(call.query.timeout, self._settings.max_wait)
-        return Answered(value_shown(name, await self._in_time(call, jobs.value(id, name, wait=limit)), call.redaction))
+        value = await self._in_time(call, jobs.value(id, name, wait=limit))
+        return Answered(value_shown(name, value, call.redaction.of(row)))
 
     async def _in_time(self, call: Call[Any, Any], work: Awaitable[T]) -> T:
         """The result of a call that waits. Raises Refused (408), also when the server stops."""
