@@ -910,3 +910,53 @@ async def test_undone_steps_are_not_taken_over(app: App, ledger: Ledger) -> None
     await drain(app)
     assert trip.log == [*UNDONE, "book flight", "book hotel"]
     assert await job.result(0) == "booked"
+
+
+# --- steps and waits that are requested together
+
+
+@pytest.mark.parametrize("partner", ["failing", "between tries", "sleep", "call"])
+async def test_nothing_of_a_job_runs_again_beside_a_finished_step(app: App, ledger: Ledger, partner: str) -> None:
+    """The order in which steps are requested is not that in which they end."""
+
+    @app.task(retry=ONCE)
+    async def slow() -> None:
+        await current().sleep(DAY)
+
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        ledger.fail["charge"] = 9
+        first: Any = {
+            "failing": lambda: here.step("charge", ledger.do, "charge"),
+            "between tries": lambda: here.step.options(retry=Retry(base=DAY))("charge", ledger.do, "charge"),
+            "sleep": lambda: here.sleep(DAY),
+            "call": lambda: here.call(slow.job()),
+        }[partner]()
+        await asyncio.gather(first, here.step("book", ledger.do, "book"))
+        await here.step("behind", ledger.do, "behind")
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    charged = ledger.function_done.get("charge", 0)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"book": 1, "undo": 1, **({"charge": charged} if charged else {})}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_a_race_of_waits_is_replayed(app: App, clock: HandClock, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        await here.first(a=here.wait_for("a"), b=here.wait_for("b"), late=here.sleep(60))
+        here.on_undo(ledger.plain, "refund")
+        await here.step("charge", ledger.do, "charge")
+        await here.sleep(DAY)
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"charge": 1, "refund": 1}

@@ -19,7 +19,7 @@ from treadle.core import ids
 from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import NewJob, Record, State
-from treadle.durable.checkpoints import StepRequest, checksum_of
+from treadle.durable.checkpoints import WAIT, StepRequest, checksum_of
 from treadle.durable.failures import failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
@@ -150,6 +150,8 @@ def keep_failure(run: StepTaker, request: StepRequest, row: Record) -> None:
 
 class ChildWait:
     """The wait for one child."""
+
+    kind = WAIT
 
     def __init__(self, run: StepTaker, request: StepRequest, spec: Spec) -> None:
         self._run, self.request, self._spec = run, request, spec
