@@ -960,3 +960,63 @@ async def test_a_race_of_waits_is_replayed(app: App, clock: HandClock, ledger: L
     await app.jobs.cancel(job)
     await drain(app)
     assert ledger.function_done == {"charge": 1, "refund": 1}
+
+
+async def _cut_by_time() -> None:
+    async with current().timeout(60):
+        await current().wait_for("go")
+
+
+async def _cut_by_a_group() -> None:
+    async def fail() -> None:
+        raise TimeoutError
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_of(current().wait_for("go")))
+        group.create_task(_of(current().step("fail", fail)))
+
+
+async def _of(waiting: Any) -> None:
+    await waiting
+
+
+@pytest.mark.parametrize("cut", [_cut_by_time, _cut_by_a_group])
+async def test_a_wait_that_was_cut_off_is_replayed(app: App, clock: HandClock, ledger: Ledger, cut: Any) -> None:
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        try:
+            await cut()
+        except* TimeoutError:
+            here.on_undo(ledger.plain, "refund")
+            await here.step("charge", ledger.do, "charge")
+        await here.sleep(DAY)
+
+    await _cancelled_later(app, clock, app.task(retry=ONCE)(trip))
+    assert ledger.function_done == {"charge": 1, "refund": 1, "undo": 1}
+
+
+async def test_a_wait_in_a_thread_that_was_cut_off_is_replayed(app: App, clock: HandClock, ledger: Ledger) -> None:
+    def trip() -> None:
+        here = current()
+        try:
+            with here.sync.timeout(60):
+                here.sync.wait_for("go")
+        except TimeoutError:
+            here.on_undo(ledger.plain, "refund")
+            here.sync.step("charge", ledger.plain, "charge")
+        here.sync.sleep(DAY)
+
+    await _cancelled_later(app, clock, app.task(retry=ONCE)(trip))
+    assert ledger.function_done == {"charge": 1, "refund": 1}
+
+
+async def _cancelled_later(app: App, clock: HandClock, task: Any) -> None:
+    """Run a job of the task until it sleeps behind its time limit, cancel it, and clean up."""
+    job = await task.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert (await cleanup(app, job)).state is State.SUCCEEDED

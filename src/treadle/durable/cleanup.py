@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from treadle.core.errors import BadStep, JobNotDone
 from treadle.core.job import not_done
 from treadle.core.model import Outcome, Record
+from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, branch_here, place_here
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoints, StepRequest
@@ -179,7 +180,9 @@ class Cleanup(Durable):
 
     async def _look(self, wait: Wait) -> Pending | None:
         if wait.request.key in self.steps.passed:
-            return None  # the job had got behind it
+            await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
+            await time_limits.check(self, wait.request, recorded_only=True)
+            return None
         if isinstance(wait, MailboxWait):
             self.steps.stop()  # nothing can be sent to a job that has ended
         return await super()._look(wait)
