@@ -9,7 +9,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger
 from tests.kit import Told, work
-from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, Stale, State, current, current_batch
+from treadle import Abort, App, JobCancelled, JobExpired, JobFailed, Key, Retry, Stale, State, current, current_batch
 from treadle.admin.code_check import Options, check_code
 from treadle.admin.histories import histories
 from treadle.core.model import Claim
@@ -1019,4 +1019,136 @@ async def _cancelled_later(app: App, clock: HandClock, task: Any) -> None:
     await drain(app)
     await app.jobs.cancel(job)
     await drain(app)
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+# --- jobs that run again, and limits
+
+
+async def test_a_retry_after_a_cleanup_keeps_the_arguments_of_the_last_restart(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t(number: int) -> int:
+        here = current()
+        if number < 2:
+            await here.step("before", ledger.do, "before")
+            await here.restart(number + 1)
+        here.on_undo(ledger.do, "undo")
+        await here.step("a", ledger.do, f"a {number}")
+        return number
+
+    job = await t.enqueue(1)
+    ledger.fail["a 2"] = 1
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert await job.result(0) == 2
+    assert ledger.function_done == {"before": 1, "a 2": 2, "undo": 1}
+
+
+async def test_children_whose_endings_are_recorded_do_not_run_again(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    @app.task(retry=ONCE)
+    async def child(number: int) -> int:
+        await current().step("begin", ledger.do, f"child {number}")
+        await current().sleep(number * DAY)
+        if number == 1:
+            raise ValueError("no")
+        return number
+
+    @app.task(retry=ONCE)
+    async def parent() -> None:
+        here = current()
+        async for done in here.as_completed([child.job(1), child.job(2)]):
+            try:
+                done.result()
+            except JobFailed:
+                await here.step("note", ledger.do, "note")
+                await here.step("use", ledger.do, "use")
+
+    job = await parent.enqueue()
+    ledger.fail["use"] = 1
+    await drain(app)
+    clock.advance(1.5 * DAY)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    await app.jobs.retry(job)
+    for _ in range(3):
+        await drain(app)
+        clock.advance(DAY)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.function_done["child 1"] == ledger.function_done["note"] == 1
+
+
+async def test_a_time_limit_in_a_thread_cancels_the_children(app: App, clock: HandClock) -> None:
+    @app.task(name="slow")
+    async def slow() -> None:
+        await current().sleep(10 * DAY)
+
+    @app.task(retry=ONCE)
+    def parent() -> str:
+        here = current().sync
+        try:
+            with here.timeout(60):
+                here.call(slow.job())
+        except TimeoutError:
+            return "late"
+        return "over"
+
+    job = await parent.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    assert await job.result(0) == "late"
+    [child] = [row for row in (await app.jobs.list(task="slow")).records if not is_cleanup(row.job)]
+    assert child.state is State.CANCELLED
+
+
+async def test_a_pause_by_filter_leaves_cleanups(app: App, ledger: Ledger) -> None:
+    reserved = Reserved(app, ledger, sleeping)
+    job = await reserved.task.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    assert await app.jobs.pause(task="reserve") == 0
+    await drain(app)
+    assert ledger.function_done == RELEASED
+
+
+async def test_a_race_with_a_message_in_a_cleanup_raises_the_ending(app: App, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        try:
+            await here.sleep(DAY)
+        finally:
+            await here.first(a=here.wait_for("a"), b=here.receive("b"))
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"undo": 1}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_a_time_limit_in_a_handler_passes(app: App, clock: HandClock, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        try:
+            async with here.timeout(2 * DAY):
+                await here.sleep(DAY)
+        finally:
+            try:
+                async with here.timeout(60):
+                    await here.sleep(30 * DAY, name="grace")
+            except TimeoutError:
+                await here.step("late", ledger.do, "late")
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    assert ledger.function_done == {"late": 1}
     assert (await cleanup(app, job)).state is State.SUCCEEDED

@@ -28,7 +28,6 @@ from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun
 from treadle.durable.branches import Branch, branch_here, place_here
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoints, StepRequest
 from treadle.durable.failures import leaves
-from treadle.durable.mailbox import MailboxWait
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import locks_of
 from treadle.durable.state import MOST_REPEATED
@@ -37,7 +36,7 @@ from treadle.durable.waits import Wait
 from treadle.policy import judge
 from treadle.policy.cleanups import FREE, UNDONE, is_unheard
 from treadle.policy.retry import Abort
-from treadle.policy.rounds import Round, restarted, round_of
+from treadle.policy.rounds import Round, present, restarted, round_of
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.options import Sizes
 
@@ -168,8 +167,6 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 class Cleanup(Durable):
     """The durable code of a run of a cleanup job."""
 
-    limits_time = False  # the ending of the job leaves their blocks
-
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
         super().__init__(run, backend, codec)
         self._ended, self.is_done = ended, False
@@ -183,9 +180,15 @@ class Cleanup(Durable):
             await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
             await time_limits.check(self, wait.request, recorded_only=True)
             return None
-        if isinstance(wait, MailboxWait):
-            self.steps.stop()  # nothing can be sent to a job that has ended
         return await super()._look(wait)
+
+    def limits_time(self, key: str) -> bool:
+        """The ending of the job leaves the blocks of its own time limits."""
+        return key not in self.steps.theirs
+
+    def refuse_message(self) -> None:
+        """Nothing can be sent to a job that has ended."""
+        self.steps.stop()
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         self.steps.stop()
@@ -284,5 +287,5 @@ def begun_anew(record: Record) -> Outcome | None:
     must run again. None: the job continues."""
     if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
         return None
-    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), record.job.payload)
+    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), present(record).job.payload)
     return replace(outcome, checkpoints=(*outcome.checkpoints, (UNDONE, "")))

@@ -63,6 +63,7 @@ class MailboxWait:
         entry = run.checkpoints.entries.get(request.key)
         if entry is not None and (entry.gave_up or entry.result is not None):
             return None
+        run.refuse_message()
         now = run.moment()
         ends = None if self._timeout is None else now + self._timeout
         if entry is not None and isinstance(entry.until, float):

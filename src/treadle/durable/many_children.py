@@ -190,11 +190,11 @@ class EndedWait:
             by_index = {index: ended[index] for index in order}
             run.keep_or_fail(request, lambda: entry_of(request, children.specs, by_index, order=order))
             return None
-        missing = [index for index, row in enumerate(rows) if row is None]
+        missing = [index for index, row in enumerate(rows) if row is None and index not in self._seen]
         new = await children.new(missing) if missing else ()
         if missing:
             run.checkpoints.keep(children.request, children.request.entry_of(child=STORED))
-        return Pending(children.open(rows), new)
+        return Pending(children.open(rows, self._seen), new)
 
     def value(self) -> list[Done[Any]]:
         entry = self._run.recorded(self.request)

@@ -80,6 +80,9 @@ class Durable(StepTaker):
             if (pending := await self._look(wait)) is not None:
                 self.leave(self.suspended_for(pending))
             return await self._value_of(wait)
+        except time_limits.TimePassed:
+            await wait.drop()
+            raise
         finally:
             self.checkpoints.end(wait.request)
 

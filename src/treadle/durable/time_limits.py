@@ -55,7 +55,7 @@ class TimeLimit:
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
         run.checkpoints.end(self._request)
-        if run.limits_time or run.checkpoints.entries[self._request.key].cut:
+        if run.limits_time(self._request.key) or run.checkpoints.entries[self._request.key].cut:
             self._token = _here.set((*_here.get(), self))
 
     def _exit(self) -> None:
