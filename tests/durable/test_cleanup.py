@@ -1045,9 +1045,7 @@ async def test_a_retry_after_a_cleanup_keeps_the_arguments_of_the_last_restart(a
     assert ledger.function_done == {"before": 1, "a 2": 2, "undo": 1}
 
 
-async def test_children_whose_endings_are_recorded_do_not_run_again(
-    app: App, clock: HandClock, ledger: Ledger
-) -> None:
+async def test_children_whose_endings_are_recorded_do_not_run_again(app: App, clock: HandClock, ledger: Ledger) -> None:
     @app.task(retry=ONCE)
     async def child(number: int) -> int:
         await current().step("begin", ledger.do, f"child {number}")
@@ -1152,3 +1150,22 @@ async def test_a_time_limit_in_a_handler_passes(app: App, clock: HandClock, ledg
     await drain(app)
     assert ledger.function_done == {"late": 1}
     assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_the_version_that_registered_an_undo_cleans_up(app: App, ledger: Ledger) -> None:
+    """No step is recorded: the first one has failed."""
+
+    async def first() -> None:
+        current().on_undo(ledger.do, "undo of 1")
+        await current().step("book", ledger.do, "book")
+
+    async def second() -> None:
+        current().on_undo(ledger.do, "undo of 2")
+
+    ledger.fail["book"] = 1
+    job = await app.task(name="trip", retry=Retry(attempts=5, base=600))(first).enqueue()
+    await drain(app)
+    app.task(name="trip", version=2)(second)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"book": 1, "undo of 1": 1}
