@@ -9,7 +9,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger
 from tests.kit import Told, work
-from treadle import Abort, App, JobCancelled, JobExpired, Key, Retry, Stale, State, current, current_batch
+from treadle import Abort, App, JobCancelled, JobExpired, JobFailed, Key, Retry, Stale, State, current, current_batch
 from treadle.admin.acts import Acts
 from treadle.admin.code_check import Options, check_code
 from treadle.admin.histories import histories
@@ -925,3 +925,262 @@ async def test_undone_steps_are_not_taken_over(app: App, ledger: Ledger) -> None
     await drain(app)
     assert trip.log == [*UNDONE, "book flight", "book hotel"]
     assert await job.result(0) == "booked"
+
+
+# --- steps and waits that are requested together
+
+
+@pytest.mark.parametrize("partner", ["failing", "between tries", "sleep", "call"])
+async def test_nothing_of_a_job_runs_again_beside_a_finished_step(app: App, ledger: Ledger, partner: str) -> None:
+    """The order in which steps are requested is not that in which they end."""
+
+    @app.task(retry=ONCE)
+    async def slow() -> None:
+        await current().sleep(DAY)
+
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        ledger.fail["charge"] = 9
+        first: Any = {
+            "failing": lambda: here.step("charge", ledger.do, "charge"),
+            "between tries": lambda: here.step.options(retry=Retry(base=DAY))("charge", ledger.do, "charge"),
+            "sleep": lambda: here.sleep(DAY),
+            "call": lambda: here.call(slow.job()),
+        }[partner]()
+        await asyncio.gather(first, here.step("book", ledger.do, "book"))
+        await here.step("behind", ledger.do, "behind")
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    charged = ledger.function_done.get("charge", 0)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"book": 1, "undo": 1, **({"charge": charged} if charged else {})}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_a_race_of_waits_is_replayed(app: App, clock: HandClock, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        await here.first(a=here.wait_for("a"), b=here.wait_for("b"), late=here.sleep(60))
+        here.on_undo(ledger.plain, "refund")
+        await here.step("charge", ledger.do, "charge")
+        await here.sleep(DAY)
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"charge": 1, "refund": 1}
+
+
+async def _cut_by_time() -> None:
+    async with current().timeout(60):
+        await current().wait_for("go")
+
+
+async def _cut_by_a_group() -> None:
+    async def fail() -> None:
+        raise TimeoutError
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_of(current().wait_for("go")))
+        group.create_task(_of(current().step("fail", fail)))
+
+
+async def _of(waiting: Any) -> None:
+    await waiting
+
+
+@pytest.mark.parametrize("cut", [_cut_by_time, _cut_by_a_group])
+async def test_a_wait_that_was_cut_off_is_replayed(app: App, clock: HandClock, ledger: Ledger, cut: Any) -> None:
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        try:
+            await cut()
+        except* TimeoutError:
+            here.on_undo(ledger.plain, "refund")
+            await here.step("charge", ledger.do, "charge")
+        await here.sleep(DAY)
+
+    await _cancelled_later(app, clock, app.task(retry=ONCE)(trip))
+    assert ledger.function_done == {"charge": 1, "refund": 1, "undo": 1}
+
+
+async def test_a_wait_in_a_thread_that_was_cut_off_is_replayed(app: App, clock: HandClock, ledger: Ledger) -> None:
+    def trip() -> None:
+        here = current()
+        try:
+            with here.sync.timeout(60):
+                here.sync.wait_for("go")
+        except TimeoutError:
+            here.on_undo(ledger.plain, "refund")
+            here.sync.step("charge", ledger.plain, "charge")
+        here.sync.sleep(DAY)
+
+    await _cancelled_later(app, clock, app.task(retry=ONCE)(trip))
+    assert ledger.function_done == {"charge": 1, "refund": 1}
+
+
+async def _cancelled_later(app: App, clock: HandClock, task: Any) -> None:
+    """Run a job of the task until it sleeps behind its time limit, cancel it, and clean up."""
+    job = await task.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+# --- jobs that run again, and limits
+
+
+async def test_a_retry_after_a_cleanup_keeps_the_arguments_of_the_last_restart(app: App, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def t(number: int) -> int:
+        here = current()
+        if number < 2:
+            await here.step("before", ledger.do, "before")
+            await here.restart(number + 1)
+        here.on_undo(ledger.do, "undo")
+        await here.step("a", ledger.do, f"a {number}")
+        return number
+
+    job = await t.enqueue(1)
+    ledger.fail["a 2"] = 1
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert await job.result(0) == 2
+    assert ledger.function_done == {"before": 1, "a 2": 2, "undo": 1}
+
+
+async def test_children_whose_endings_are_recorded_do_not_run_again(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=ONCE)
+    async def child(number: int) -> int:
+        await current().step("begin", ledger.do, f"child {number}")
+        await current().sleep(number * DAY)
+        if number == 1:
+            raise ValueError("no")
+        return number
+
+    @app.task(retry=ONCE)
+    async def parent() -> None:
+        here = current()
+        async for done in here.as_completed([child.job(1), child.job(2)]):
+            try:
+                done.result()
+            except JobFailed:
+                await here.step("note", ledger.do, "note")
+                await here.step("use", ledger.do, "use")
+
+    job = await parent.enqueue()
+    ledger.fail["use"] = 1
+    await drain(app)
+    clock.advance(1.5 * DAY)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    await app.jobs.retry(job)
+    for _ in range(3):
+        await drain(app)
+        clock.advance(DAY)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.function_done["child 1"] == ledger.function_done["note"] == 1
+
+
+async def test_a_time_limit_in_a_thread_cancels_the_children(app: App, clock: HandClock) -> None:
+    @app.task(name="slow")
+    async def slow() -> None:
+        await current().sleep(10 * DAY)
+
+    @app.task(retry=ONCE)
+    def parent() -> str:
+        here = current().sync
+        try:
+            with here.timeout(60):
+                here.call(slow.job())
+        except TimeoutError:
+            return "late"
+        return "over"
+
+    job = await parent.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    assert await job.result(0) == "late"
+    [child] = [row for row in (await app.jobs.list(task="slow")).records if not is_cleanup(row.job)]
+    assert child.state is State.CANCELLED
+
+
+async def test_a_pause_by_filter_leaves_cleanups(app: App, ledger: Ledger) -> None:
+    reserved = Reserved(app, ledger, sleeping)
+    job = await reserved.task.enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    assert await app.jobs.pause(task="reserve") == 0
+    await drain(app)
+    assert ledger.function_done == RELEASED
+
+
+async def test_a_race_with_a_message_in_a_cleanup_raises_the_ending(app: App, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        here.on_undo(ledger.plain, "undo")
+        try:
+            await here.sleep(DAY)
+        finally:
+            await here.first(a=here.wait_for("a"), b=here.receive("b"))
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"undo": 1}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_a_time_limit_in_a_handler_passes(app: App, clock: HandClock, ledger: Ledger) -> None:
+    async def trip() -> None:
+        here = current()
+        try:
+            async with here.timeout(2 * DAY):
+                await here.sleep(DAY)
+        finally:
+            try:
+                async with here.timeout(60):
+                    await here.sleep(30 * DAY, name="grace")
+            except TimeoutError:
+                await here.step("late", ledger.do, "late")
+
+    job = await app.task(retry=ONCE)(trip).enqueue()
+    await drain(app)
+    await app.jobs.cancel(job)
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    assert ledger.function_done == {"late": 1}
+    assert (await cleanup(app, job)).state is State.SUCCEEDED
+
+
+async def test_the_version_that_registered_an_undo_cleans_up(app: App, ledger: Ledger) -> None:
+    """No step is recorded: the first one has failed."""
+
+    async def first() -> None:
+        current().on_undo(ledger.do, "undo of 1")
+        await current().step("book", ledger.do, "book")
+
+    async def second() -> None:
+        current().on_undo(ledger.do, "undo of 2")
+
+    ledger.fail["book"] = 1
+    job = await app.task(name="trip", retry=Retry(attempts=5, base=600))(first).enqueue()
+    await drain(app)
+    app.task(name="trip", version=2)(second)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert ledger.function_done == {"book": 1, "undo of 1": 1}

@@ -8,7 +8,7 @@ suspended, and the entry names the row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from treadle.core import ids
 from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import NewJob, Record, State
-from treadle.durable.checkpoints import StepRequest, checksum_of
+from treadle.durable.checkpoints import WAIT, StepRequest, checksum_of
 from treadle.durable.failures import failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
@@ -73,13 +73,14 @@ class Children:
                     rows[index] = row
         return rows
 
-    def open(self, rows: Sequence[Record | None]) -> tuple[str, ...]:
-        """The ids of the children that have not ended, as `rows` returned them."""
+    def open(self, rows: Sequence[Record | None], seen: Set[int] = frozenset()) -> tuple[str, ...]:
+        """The ids of the children that have not ended, as `rows` returned them. `seen`: the indexes of those whose
+        ending is in the history; after a retry of the job their rows may be missing."""
         return tuple(
             [
                 self.id(index) if row is None else row.id
                 for index, row in enumerate(rows)
-                if row is None or not row.state.final
+                if index not in seen and (row is None or not row.state.final)
             ]
         )
 
@@ -150,6 +151,8 @@ def keep_failure(run: StepTaker, request: StepRequest, row: Record) -> None:
 
 class ChildWait:
     """The wait for one child."""
+
+    kind = WAIT
 
     def __init__(self, run: StepTaker, request: StepRequest, spec: Spec) -> None:
         self._run, self.request, self._spec = run, request, spec

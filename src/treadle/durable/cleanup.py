@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final, NoReturn
@@ -22,11 +23,11 @@ from msgspec.structs import replace
 from treadle.core.errors import BadStep, JobNotDone
 from treadle.core.job import not_done
 from treadle.core.model import Outcome, Record
+from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, branch_here, place_here
-from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoints, StepRequest
 from treadle.durable.failures import leaves
-from treadle.durable.mailbox import MailboxWait
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import locks_of
 from treadle.durable.state import MOST_REPEATED
@@ -35,12 +36,10 @@ from treadle.durable.waits import Wait
 from treadle.policy import judge
 from treadle.policy.cleanups import FREE, UNDONE, is_unheard
 from treadle.policy.retry import Abort
-from treadle.policy.rounds import Round, restarted, round_of
+from treadle.policy.rounds import Round, present, restarted, round_of
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.options import Sizes
 
-SLEEP: Final = "sleep:"  # the beginning of the keys of sleeps
-LIMIT: Final = "timeout"  # the name of time limits
 REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
 CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -56,29 +55,49 @@ class EndedSteps(Checkpoints):
         # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
         self._size, self._most = 0, len(self.theirs) + sizes.steps
         self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
+        self._cut = {entry.cut for key, entry in self.entries.items() if key in self.theirs and entry.cut}
         self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
-        self._raised_here = 0
+        self._raised_here = Counter[object]()  # how often, by the task or thread
         self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
         self.is_cut = False  # it does not reach the ending, and was cancelled
         self.is_heard = not is_unheard(
             ended.state, ended.reason
         )  # the function has handled its error: only undos follow
-        self.undoing = False
+        self.undoing: Branch | None = None  # the branch of the undo that runs
+        self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
+        self.passed: set[str] = set()  # what the job had got behind
 
     def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         request = super().ask(name, args)
-        if not self.undoing and not self._has_passed(request) and not self._may_clean(request.branch):
+        self._note(request)
+        return request
+
+    def reach(self, request: StepRequest, kind: str = STEP) -> None:
+        """Raise the ending of the job here, if the job had not got behind this and the caller does not clean up. It is
+        decided here and not by `ask`: steps that are requested together do not end together."""
+        self._note(request)
+        if self._has_passed(request, kind):
+            if request.entry is None or request.key in self.theirs:
+                self.passed.add(request.key)
+        else:
+            self.before_call(request)
+
+    def before_call(self, request: StepRequest) -> None:
+        if request.key not in self._cleaning:
             self.end(request)
             self.stop()
-        return request
+
+    def _note(self, request: StepRequest) -> None:
+        if self._may_clean(request.branch):
+            self._cleaning.add(request.key)
 
     def stop(self) -> NoReturn:
         """Raise the ending of the job. Raises BadStep in a loop that swallows it."""
         self.on_end()
         if not self._before:
             self._before = _tasks() | {place_here()}
-        self._raised_here += 1
-        if self._raised_here > MOST_REPEATED:
+        self._raised_here[place_here()] += 1
+        if self._raised_here[place_here()] > MOST_REPEATED:
             raise BadStep("cleanup", SWALLOWED if self.is_heard else CONTINUED)
         if self.is_heard:
             raise Suspend
@@ -88,20 +107,30 @@ class EndedSteps(Checkpoints):
         """Whether this is the ending of the job, as it is raised here."""
         return isinstance(error, JobNotDone) and error.id == self._ended.job.id
 
-    def _has_passed(self, request: StepRequest) -> bool:
-        """Whether the job had got behind this step. A sleep was over if the job was claimed after its time: by now, the
-        time may have passed only since the job ended. A sleep that was over at once has no entry."""
+    def _has_passed(self, request: StepRequest, kind: str) -> bool:
+        """Whether the job had got behind this. A sleep that was over at once has no entry."""
         entry, key = request.entry, request.key
-        if entry is None or key not in self.theirs or key in self.followed:
-            return entry is not None or key in self.followed
-        if entry.gave_up or entry.result is not None or not isinstance(entry.until, float):
-            return entry.gave_up or entry.result is not None or entry.failure is not UNSET
-        if key.startswith(SLEEP):
-            return entry.until <= (self._ended.started_at or 0.0) + EARLY
-        return key.partition("#")[0] == LIMIT and entry.failure is UNSET  # it was entered; other waits were not over
+        if key in self._cut:
+            return True
+        if entry is None:
+            return kind == SLEEP and key in self.followed
+        if key not in self.theirs or kind == MARK or entry.gave_up or entry.result is not None:
+            return True
+        if isinstance(entry.until, float):
+            return kind == SLEEP and self._was_over(key, entry.until)
+        return entry.failure is not UNSET
+
+    def _was_over(self, key: str, until: float) -> bool:
+        """Whether the job had got behind this sleep, and not merely its time has passed since: the job was claimed
+        after it, or has taken a step behind it."""
+        ended = self._ended
+        behind = (ended.ended_at or 0.0) if key in self.followed else (ended.started_at or 0.0) + EARLY
+        return until <= behind
 
     def _may_clean(self, branch: Branch) -> bool:
-        """Whether the caller handles the ending, or is a task that began after it."""
+        """Whether the caller is an undo, handles the ending, or is a task that began after it."""
+        if self.undoing is not None and branch.is_in(self.undoing):
+            return True
         if self.is_heard or not (self._before or self.is_cut):
             return False
         handled = sys.exception()
@@ -138,8 +167,6 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 class Cleanup(Durable):
     """The durable code of a run of a cleanup job."""
 
-    limits_time = False  # the ending of the job leaves their blocks
-
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
         super().__init__(run, backend, codec)
         self._ended, self.is_done = ended, False
@@ -149,11 +176,19 @@ class Cleanup(Durable):
     # --- what differs from a run of the job itself
 
     async def _look(self, wait: Wait) -> Pending | None:
-        if wait.request.key in self.steps.theirs or wait.request.key in self.steps.followed:
-            return None  # the job had got behind it
-        if isinstance(wait, MailboxWait):
-            self.steps.stop()  # nothing can be sent to a job that has ended
+        if wait.request.key in self.steps.passed:
+            await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
+            await time_limits.check(self, wait.request, recorded_only=True)
+            return None
         return await super()._look(wait)
+
+    def limits_time(self, key: str) -> bool:
+        """The ending of the job leaves the blocks of its own time limits."""
+        return key not in self.steps.theirs
+
+    def refuse_message(self) -> None:
+        """Nothing can be sent to a job that has ended."""
+        self.steps.stop()
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         self.steps.stop()
@@ -236,9 +271,10 @@ class Cleanup(Durable):
     async def _undone(self) -> list[BaseException]:
         """Run the undos, the last one first. An undo that fails does not keep the others from running, and is tried
         again in the next attempt. Each is a branch of its own: no order is recorded."""
-        self.steps.undoing, errors = True, list[BaseException]()
+        errors = list[BaseException]()
         for undo in reversed(tuple(self.undos.registered)):
-            branch_here.set(Branch(self.steps, place_here(), "&"))
+            self.steps.undoing = Branch(self.steps, place_here(), "&")
+            branch_here.set(self.steps.undoing)
             try:
                 await self.step(undo.name, undo.function, undo.args, undo.kwargs)
             except Exception as error:
@@ -251,5 +287,5 @@ def begun_anew(record: Record) -> Outcome | None:
     must run again. None: the job continues."""
     if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
         return None
-    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), record.job.payload)
+    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), present(record).job.payload)
     return replace(outcome, checkpoints=(*outcome.checkpoints, (UNDONE, "")))

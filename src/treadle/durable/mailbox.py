@@ -17,7 +17,7 @@ from treadle.core.command_lines import command
 from treadle.core.errors import BadOption, BadStep, StepMismatch, TooLarge
 from treadle.core.model import ASKED, ERROR, PUBLISHED, Outcome, Record, State
 from treadle.durable.backend import EARLY
-from treadle.durable.checkpoints import Checkpoint, StepRequest, valued
+from treadle.durable.checkpoints import MARK, WAIT, Checkpoint, StepRequest, valued
 from treadle.durable.failures import MESSAGE, Failure
 from treadle.durable.pending import Pending
 from treadle.durable.step_codec import signature_of_kind
@@ -41,7 +41,7 @@ class MailboxWait:
     same name uses it.
     """
 
-    METHOD = "receive"
+    METHOD, kind = "receive", WAIT
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class MailboxWait:
         entry = run.checkpoints.entries.get(request.key)
         if entry is not None and (entry.gave_up or entry.result is not None):
             return None
+        run.refuse_message()
         now = run.moment()
         ends = None if self._timeout is None else now + self._timeout
         if entry is not None and isinstance(entry.until, float):
@@ -217,6 +218,7 @@ class AnyAsk(Generic[T_co]):
         if self._is_answered:
             raise BadStep(name, "this message has its answer; each takes one")
         request = run.asked(name)
+        run.checkpoints.reach(request, MARK)
         if why is None:
             text = _storable(f"the answer to {self._name!r}", value, run.backend.sizes.step)
             entry = valued(request, text, False)
@@ -284,6 +286,7 @@ class SynchronousAsk(AnyAsk[T_co]):
 def publish(run: StepTaker, name: str, value: object) -> None:
     """Note the value. It is stored with the next entry, or before the function of the next step runs."""
     request = run.asked(f"publish:{name}")
+    run.checkpoints.reach(request, MARK)
     if request.entry is None:
         text = _storable(f"the published value {name!r}", value, defaults.MAX_PUBLISHED_SIZE)
         if run.mailboxes.publish(name) > (most := defaults.MAX_PUBLISHED):

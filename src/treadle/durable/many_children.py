@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import BadOption, JobNotDone
 from treadle.core.model import Record, State
-from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest
 from treadle.durable.children import Children, Spec, error_of_row, keep_failure, raw_of, value_of
 from treadle.durable.failures import Failure, error_of, failure_of
 from treadle.durable.pending import Pending
@@ -77,6 +77,8 @@ def is_ended(entry: Checkpoint | None) -> bool:
 
 class MapWait:
     """The wait for all children of a call, or until the first of them has failed."""
+
+    kind = WAIT
 
     def __init__(
         self, run: StepTaker, request: StepRequest, specs: Sequence[Spec], at_most: int | None, keeps_failures: bool
@@ -168,6 +170,8 @@ class Done(Struct, Generic[T_co], frozen=True):
 class EndedWait:
     """The wait for one of several children that the function has not got yet."""
 
+    kind = WAIT
+
     def __init__(self, run: StepTaker, request: StepRequest, children: Children, seen: Sequence[int]) -> None:
         self._run, self.request, self._children, self._seen = run, request, children, frozenset(seen)
 
@@ -186,11 +190,11 @@ class EndedWait:
             by_index = {index: ended[index] for index in order}
             run.keep_or_fail(request, lambda: entry_of(request, children.specs, by_index, order=order))
             return None
-        missing = [index for index, row in enumerate(rows) if row is None]
+        missing = [index for index, row in enumerate(rows) if row is None and index not in self._seen]
         new = await children.new(missing) if missing else ()
         if missing:
             run.checkpoints.keep(children.request, children.request.entry_of(child=STORED))
-        return Pending(children.open(rows), new)
+        return Pending(children.open(rows, self._seen), new)
 
     def value(self) -> list[Done[Any]]:
         entry = self._run.recorded(self.request)

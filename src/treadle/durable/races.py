@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from treadle.core.errors import BadOption
-from treadle.durable.checkpoints import StepRequest
+from treadle.durable.checkpoints import WAIT, StepRequest
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait, Waiting, wait_of
@@ -17,6 +17,8 @@ from treadle.durable.waits import Wait, Waiting, wait_of
 
 class First:
     """The wait for the first of these. If several are over at the same look, the first one named has won."""
+
+    kind = WAIT
 
     def __init__(self, run: StepTaker, request: StepRequest, parts: Mapping[str, Wait], keep: bool) -> None:
         self._run, self.request, self._parts, self._keep = run, request, parts, keep

@@ -22,8 +22,6 @@ MOST_REPEATED = 100  # times that a suspension is raised again in one run
 class DurableState:
     """The part that steps, sleeps and waits of a run share."""
 
-    limits_time = True  # time limits pass in this run
-
     def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
         self.run, self.backend = run, backend
         row = run.record
@@ -36,6 +34,13 @@ class DurableState:
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
+
+    def limits_time(self, key: str) -> bool:
+        """Whether the time limit of this key passes in this run."""
+        return True
+
+    def refuse_message(self) -> None:
+        """Called by a wait for a message that has none in its entry. Raises in a run that receives no messages."""
 
     def refuse(self, why: str) -> None:
         """The run fails whatever its function does, which may not see the error of a task."""

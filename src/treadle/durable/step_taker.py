@@ -81,12 +81,14 @@ class StepTaker(DurableState):
         self._stay(request.key)
         if place_here() == request.branch.place:
             self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
+        self.checkpoints.reach(request)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
                     await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
                     await self._suspend_for_try(request, until)
+                self.checkpoints.before_call(request)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         await self._before_effect()
@@ -167,6 +169,7 @@ class StepTaker(DurableState):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         call = self._call(name, function, args, kwargs, options)
         request = call.request
+        self.checkpoints.reach(request)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
@@ -174,6 +177,7 @@ class StepTaker(DurableState):
                 if (until := self._next_try(request)) is not None:
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
+                self.checkpoints.before_call(request)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         self.wait_here(self._before_effect())

@@ -60,6 +60,7 @@ class Durable(StepTaker):
         self._on_loop(request.key)
         if place_here() == request.branch.place:
             self.checkpoints.decide(request.branch)
+        self.checkpoints.reach(request, wait.kind)
         try:
             while (pending := await self._look(wait)) is not None:
                 await self._parking.park(wait, pending)
@@ -74,10 +75,14 @@ class Durable(StepTaker):
 
     async def over_here(self, wait: Wait) -> Any:
         """`over`, on the event loop for a function in a thread, which is suspended at once."""
+        self.checkpoints.reach(wait.request, wait.kind)
         try:
             if (pending := await self._look(wait)) is not None:
                 self.leave(self.suspended_for(pending))
             return await self._value_of(wait)
+        except time_limits.TimePassed:
+            await wait.drop()
+            raise
         finally:
             self.checkpoints.end(wait.request)
 

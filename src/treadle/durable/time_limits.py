@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from treadle.durable.backend import EARLY
-from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.checkpoints import MARK, Checkpoint, StepRequest
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
 from treadle.policy.retry import seconds
@@ -51,10 +51,11 @@ class TimeLimit:
     def _enter(self) -> None:
         run = self._run
         self._request = run.asked("timeout")
+        run.checkpoints.reach(self._request, MARK)
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
         run.checkpoints.end(self._request)
-        if run.limits_time or run.checkpoints.entries[self._request.key].cut:
+        if run.limits_time(self._request.key) or run.checkpoints.entries[self._request.key].cut:
             self._token = _here.set((*_here.get(), self))
 
     def _exit(self) -> None:

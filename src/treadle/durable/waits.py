@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.core.errors import BadOption, StepMismatch
 from treadle.durable.backend import EARLY
-from treadle.durable.checkpoints import Checkpoint, StepRequest
+from treadle.durable.checkpoints import SLEEP, Checkpoint, StepRequest
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.policy.retry import seconds, until
@@ -24,6 +24,7 @@ class Wait(Protocol):
     """A wait that the function asked for."""
 
     request: StepRequest
+    kind: str
 
     async def look(self) -> Pending | None:
         """None: it is over, and its entry is kept; the caller stores it. Otherwise, what it waits for."""
@@ -66,6 +67,8 @@ def wait_of(waiting: Waiting[Any]) -> Wait:
 
 class Sleep:
     """A sleep. Its entry has the instant at which it is over."""
+
+    kind = SLEEP
 
     def __init__(
         self, run: StepTaker, request: StepRequest, length: float | timedelta | None, moment: datetime | None

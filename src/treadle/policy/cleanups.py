@@ -36,8 +36,9 @@ STORED: Final = "treadle:cleanup"
 FREE: Final = "treadle:free"
 # Checkpoint of a job that was reopened after its cleanup took steps: the reopening at which a new round begins.
 UNDONE: Final = "treadle:undone"
-# Checkpoints of Treadle that the cleanup reads of the job: its round and version, its upstreams, locks and memo.
-_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, judge.AFTER, "treadle:once:", "treadle:memo:")
+# Checkpoints of Treadle that the cleanup reads of the job: its round and version, whether it had a cleanup stored, its
+# upstreams, locks and memo.
+_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, judge.AFTER, "treadle:once:", "treadle:memo:")
 
 
 def cleanup_id(job: str, reopenings: int) -> str:

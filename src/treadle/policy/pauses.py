@@ -15,6 +15,7 @@ from treadle.core.clock import moment_text
 from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import ASLEEP, PAUSED, Outcome, Pairs, Record, State
+from treadle.policy.retry import read_policy
 
 PAUSE: Final = "treadle:pause"  # the checkpoint with the last pause of a job
 SOON: Final = 0.001  # s
@@ -49,6 +50,8 @@ def refusal(record: Record) -> str | None:
         return f"{record.state}: only unfinished jobs can be paused and resumed"
     if not record.job.task or record.job.queue == SYSTEM_QUEUE:
         return f"{record.state}: a row of Treadle's own, which runs no function of yours"
+    if record.job.retry is not None and read_policy(record.job.retry).cleans:
+        return f"{record.state}: the cleanup of a job that has ended; it cannot be paused"
     if record.function_done:
         return f"{record.state}: its function has run, and it waits for its children; pause these"
     return None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from treadle.core.errors import UnknownVersion
 from treadle.core.model import BEGUN_WITH, OURS, Record
+from treadle.policy import cleanups
 from treadle.policy.retry import read_policy
 from treadle.serialization import reads
 from treadle.serialization.call_schema import version_of
@@ -19,13 +20,14 @@ from treadle.tasks.core import TaskCore
 
 
 def version_begun(record: Record) -> int | None:
-    """The version with which this job has recorded steps; None: it has none. A job whose steps are older than the
-    versions of its task has begun with version 1."""
+    """The version with which this job has recorded steps or registered undos; None: it has done neither. A job whose
+    steps are older than the versions of its task has begun with version 1."""
     version, has_steps = "1", False
+    is_cleanup = cleanups.is_cleanup(record.job)
     for name, text in record.checkpoints:
         if name == BEGUN_WITH:
             version = text
-        elif not name.startswith(OURS):
+        elif not name.startswith(OURS) or (name == cleanups.STORED and (is_cleanup or text == str(record.reopenings))):
             has_steps = True
     return int(version) if has_steps and version.isdecimal() else None
 
