@@ -931,7 +931,7 @@ async def test_undone_steps_are_not_taken_over(app: App, ledger: Ledger) -> None
 
 
 @pytest.mark.parametrize("partner", ["failing", "between tries", "sleep", "call"])
-async def test_nothing_of_a_job_runs_again_beside_a_finished_step(app: App, ledger: Ledger, partner: str) -> None:
+async def test_nothing_of_a_job_runs_again_next_to_a_finished_step(app: App, ledger: Ledger, partner: str) -> None:
     """The order in which steps are requested is not that in which they end."""
 
     @app.task(retry=ONCE)
