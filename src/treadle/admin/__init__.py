@@ -1,8 +1,8 @@
 """Operations on stored jobs, workflows, limits and queues: `app.jobs`, `app.dead`, `app.workflows`, `app.limits`,
 `app.queues`, `app.metrics`, `app.audit` and `app.events`."""
 
-from treadle.admin.acts import cancelled as cancelled
 from treadle.admin.acts import delete_now as delete_now
+from treadle.admin.acts import stopped as stopped
 from treadle.admin.again import typed_call as typed_call
 from treadle.admin.audit import Audit as Audit
 from treadle.admin.dead import Dead as Dead

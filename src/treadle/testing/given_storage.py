@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from treadle.admin import cancelled, delete_now
+from treadle.admin import delete_now, stopped
 from treadle.core.clock import Clock
 from treadle.core.defaults import MAX_COUNT
 from treadle.core.errors import BadOption, TreadleError
@@ -243,7 +243,7 @@ async def _cancel(storage: Storage) -> None:
         rows = await rows_of(storage, Query(state=UNFINISHED, order="oldest", limit=GROUP))
         if not rows:
             return
-        await _settle(storage, rows, cancelled)
+        await _settle(storage, rows, stopped)
 
 
 async def _settle(storage: Storage, rows: Sequence[Record], outcome_of: Callable[[Record], Any]) -> None:
