@@ -24,6 +24,7 @@ from treadle.policy.retry import read_policy
 from treadle.policy.rounds import present, round_of
 from treadle.producer import Client
 from treadle.serialization import call_codec
+from treadle.storage import check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within
 from treadle.tasks.core import TaskCore
@@ -69,7 +70,7 @@ class Again:
         do not continue it; if this process dies in between, the job stays paused."""
         for _ in range(TRIES):
             row = await self._jobs.whole(id)
-            _check(row)
+            await self._check(row)
             if row.state is State.RUNNING:
                 raise Stale(row.id, "running: pause or cancel it first")
             if row.function_done and not row.state.final:
@@ -90,6 +91,14 @@ class Again:
             if await self._acts.settle([row], fits, raising=True):
                 return
         raise Stale(id, f"it changed {TRIES} times during this call; repeat the call")
+
+    async def _check(self, row: Record) -> None:
+        """Raise Stale for a row that cannot run again, unless the rows are old: StorageMoved."""
+        try:
+            _check(row)
+        except Stale:
+            await check_stays(await self._storage())
+            raise
 
     async def _check_cleanup(self, row: Record, step: str | None) -> None:
         """Raise Stale for a job whose cleanup is not over, or has undone the steps that would stay."""
@@ -117,7 +126,7 @@ class Again:
         encode  encodes the new arguments of this row; None: it has those of the job
         """
         source = await self._jobs.whole(id)
-        _check(source)
+        await self._check(source)
         await self._check_cleanup(source, step)
         history, job = forked(source, step, encode is None), present(source).job
         takes_result = bool(read_policy(job.retry).pass_result)
