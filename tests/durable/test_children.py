@@ -19,11 +19,6 @@ from treadle_testkit.shows import shows
 ONCE = Retry(attempts=1)
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Shop:
     """Orders whose invoices are jobs of their own."""
 

@@ -22,11 +22,6 @@ ONCE = Retry(attempts=1)
 DAY = 86_400
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Trip:
     """Books a flight and a hotel, each with its undo, and then does as the test says."""
 

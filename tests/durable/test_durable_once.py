@@ -50,11 +50,6 @@ class Silent(StorageProxy):
         raise StorageUnavailable(f"{verb}: no answer")
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 @shows("`current().once(key)` is true for one of twenty jobs")
 async def test_one_of_many_jobs_wins_once(app: App, told: Told) -> None:
     wins: list[str] = []

@@ -37,11 +37,6 @@ from treadle.worker.state import WorkerState
 from treadle_testkit.shows import shows
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 @shows("a worker keeps nothing of the functions of steps that it has run")
 @pytest.mark.parametrize("kind", [str, list[str], "str", "list[Receipt]", "Unknown", Any])
 async def test_a_function_that_is_defined_in_its_task_is_not_kept(app: App, kind: Any) -> None:

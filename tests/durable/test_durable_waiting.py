@@ -37,11 +37,6 @@ from treadle.workflow.mailbox import new_message
 from treadle_testkit.shows import shows
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 @pytest.mark.parametrize("released", [False, True])
 async def test_a_sleep_that_began_while_the_clock_was_ahead_lasts_no_longer(
     app: App, clock: HandClock, released: bool

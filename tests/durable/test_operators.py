@@ -16,11 +16,6 @@ from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 async def ran(app: App) -> None:
     await drain(app)
 

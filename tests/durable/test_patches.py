@@ -16,11 +16,6 @@ from treadle.testing import drain, replay
 from treadle_testkit.shows import shows
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Deploy:
     """Whether the new code runs."""
 

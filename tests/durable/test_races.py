@@ -18,11 +18,6 @@ ONCE = Retry(attempts=1)
 HOUR = 3600.0
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Order:
     """Waits for the first of a payment, a job that gives up, and a day."""
 

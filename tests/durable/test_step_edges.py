@@ -28,11 +28,6 @@ class Refused(Exception):
         self.code = code
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 @asynccontextmanager
 async def closing(ledger: Ledger) -> AsyncIterator[None]:
     try:

@@ -44,11 +44,6 @@ class Odd(Exception):
         super().__init__(f"code {code}")
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Saga:
     """Books parts of a trip; the last one has no room. Undoes what it has booked, in the order of booking."""
 

@@ -18,11 +18,6 @@ ONCE = Retry(attempts=1)
 THRICE = Retry(attempts=3, base=10, factor=2, jitter=0)
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 def charging(app: App, ledger: Ledger, kind: str, **options: Any) -> Any:
     """A task with one step that has options; its own policy has one attempt."""
 

@@ -18,11 +18,6 @@ from treadle.testing import drain, replay
 from treadle_testkit.shows import shows
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 def release(app: App, ledger: Ledger, *versions: int) -> Any:
     """Register these versions of the task -> the last one."""
     task: Any = None

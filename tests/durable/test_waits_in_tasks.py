@@ -17,11 +17,6 @@ from treadle_testkit.shows import shows
 ONCE = Retry(attempts=1)
 
 
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
 class Pages:
     """Children, and functions that await several of them in tasks."""
 

@@ -72,16 +72,22 @@ def is_there(pid: int) -> bool:
     return state not in ("Z", "X")  # a zombie runs nothing
 
 
+def delivering(folder: Path, timeout: float) -> App:
+    """An app whose jobs run a command that starts processes of its own."""
+    (folder / "family.py").write_text(FAMILY)
+    target = (sys.executable, str(folder / "family.py"), str(folder / "pids"))
+    app = App("memory://")
+    deliver(app, Delivery(how="command", target=target, timeout=timeout))
+    return app
+
+
 async def gone(*each: int) -> None:
     await until(lambda: not any(map(is_there, each)), "the end of the processes")
 
 
 @shows("a command at its timeout is killed with its whole process group before the attempt fails")
 async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
-    app = App("memory://")
-    deliver(app, Delivery(how="command", target=target, timeout=1.0))
+    app = delivering(tmp_path, timeout=1.0)
     async with app, Worker(app, poll=0.05):
         job = await app.stub("delayed.job", queue="delayed", retry=Retry(attempts=1)).enqueue("x")
         family = await pids(tmp_path / "pids")
@@ -93,10 +99,7 @@ async def test_at_its_timeout_the_whole_group_is_killed_before_it_is_tried_again
 
 @shows("a worker that stops kills the process group of its command and releases the job uncounted")
 async def test_a_worker_that_stops_kills_the_command_and_releases_the_job(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    target = (sys.executable, str(tmp_path / "family.py"), str(tmp_path / "pids"))
-    app = App("memory://")
-    deliver(app, Delivery(how="command", target=target, timeout=600))
+    app = delivering(tmp_path, timeout=600)
     async with app:
         async with Worker(app, poll=0.05, grace=0.1):
             job = await app.stub("delayed.job", queue="delayed").enqueue("x")
