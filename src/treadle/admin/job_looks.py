@@ -15,7 +15,6 @@ from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
 from treadle.admin.explain.reading import Reader, explained
 from treadle.admin.job_filters import MOST_SCANNED, check_count, id_of, query_of, text_of, worker_of
 from treadle.admin.job_history import JobHistory, decoder_of, read_history
-from treadle.admin.job_messages import JobMessages
 from treadle.admin.job_search import ALL, Hide, JobScope
 from treadle.admin.job_search import find as search_rows
 from treadle.admin.known_names import Names
@@ -37,7 +36,7 @@ Filter = Any
 Told = Callable[[int], object]
 
 
-class JobLooks(JobMessages):
+class JobLooks:
     """See `Jobs`."""
 
     def __init__(

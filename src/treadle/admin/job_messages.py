@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from treadle.admin.job_filters import id_of
+from treadle.admin.job_looks import JobLooks
 from treadle.admin.known_names import listener
 from treadle.core.errors import AskRefused, BadOption, IdTaken, Stale, StorageError, TooLarge
 from treadle.core.job import JobSpec
@@ -18,7 +19,6 @@ from treadle.core.similar_names import near
 from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
 from treadle.policy.retry import seconds
-from treadle.producer import Client
 from treadle.serialization import call_codec
 from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage
@@ -32,22 +32,8 @@ T = TypeVar("T")
 LOOK_EVERY: Final = 0.25  # s between two looks, for values that are published without a notification
 
 
-class JobMessages:
-    """A base of `Jobs`."""
-
-    _client: Client
-    _storage: Callable[[], Awaitable[Storage]]
-    _most: int  # bytes of a value
-
-    @property
-    def reach(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    async def get(self, job: HasId | str) -> Record:
-        raise NotImplementedError
-
-    async def whole(self, job: HasId | str) -> Record:
-        raise NotImplementedError
+class JobMessages(JobLooks):
+    """`Jobs` without its acts."""
 
     async def signals_of(self, job: HasId | str) -> Sequence[str]:
         """The names of the signals that a job is waiting for. Raises UnknownJob."""

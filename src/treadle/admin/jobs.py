@@ -1,4 +1,4 @@
-"""`app.jobs`: changes jobs, by id or by filter; `job_looks.py` has the part that reads.
+"""`app.jobs`: changes jobs, by id or by filter. `job_looks.py` has the part that reads, `job_messages.py` the messages.
 
 Every change settles the job from outside under the version that was read, so it never overwrites a worker's outcome.
 """
@@ -13,7 +13,8 @@ from treadle.admin import acts
 from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.audit import is_entry
 from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
-from treadle.admin.job_looks import Filter, JobLooks, Told
+from treadle.admin.job_looks import Filter, Told
+from treadle.admin.job_messages import JobMessages
 from treadle.core.errors import BadOption
 from treadle.core.job import Job
 from treadle.core.model import Record, State
@@ -24,7 +25,7 @@ from treadle.storage import check_stays
 from treadle.tasks.when import HasId
 
 
-class Jobs(JobLooks):
+class Jobs(JobMessages):
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job
