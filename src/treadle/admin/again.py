@@ -69,13 +69,11 @@ class Again:
         """See `Jobs.rerun`. Open children are cancelled first. An unfinished job is paused meanwhile, so their endings
         do not continue it; if this process dies in between, the job stays paused."""
         for _ in range(TRIES):
-            row = await self._jobs.whole(id)
-            await self._check(row)
+            row = await self._read(id, step)
             if row.state is State.RUNNING:
                 raise Stale(row.id, "running: pause or cancel it first")
             if row.function_done and not row.state.final:
                 raise Stale(row.id, f"{row.state}: its function has run; cancel it first")
-            await self._check_cleanup(row, step)
             outcome = rewound(row, step)
             if children := await self._open_children(row):
                 self._check_reach(row, children)
@@ -92,17 +90,21 @@ class Again:
                 return
         raise Stale(id, f"it changed {TRIES} times during this call; repeat the call")
 
-    async def _check(self, row: Record) -> None:
-        """Raise Stale for a row that cannot run again, unless the rows are old: StorageMoved."""
+    async def _read(self, id: str, step: str | None) -> Record:
+        """The row of a job that may run again from this step. Raises Stale, and StorageMoved if the rows are old."""
+        row = await self._jobs.whole(id)
         try:
             _check(row)
+            if row.state.final:
+                await self._check_cleanup(row, step)
         except Stale:
             await check_stays(await self._storage())
             raise
+        return row
 
     async def _check_cleanup(self, row: Record, step: str | None) -> None:
-        """Raise Stale for a job whose cleanup is not over, or has undone the steps that would stay."""
-        why = (await after_cleanup(partial(rows_of, self._client.get), [row])).get(row.id) if row.state.final else None
+        """Raise Stale for an ended job whose cleanup is not over, or has undone the steps that would stay."""
+        why = (await after_cleanup(partial(rows_of, self._client.get), [row])).get(row.id)
         if why == "" and step is not None:
             why = "its cleanup has undone its steps: leave out from_step, or retry it"
         if why:
@@ -125,9 +127,7 @@ class Again:
 
         encode  encodes the new arguments of this row; None: it has those of the job
         """
-        source = await self._jobs.whole(id)
-        await self._check(source)
-        await self._check_cleanup(source, step)
+        source = await self._read(id, step)
         history, job = forked(source, step, encode is None), present(source).job
         takes_result = bool(read_policy(job.retry).pass_result)
         new = replace(
