@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from treadle.core import defaults, ids, interrupts
 from treadle.core.errors import RESULT, UNREADABLE, RemoteFailure, StorageError, TreadleError, is_ours
-from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, NewJob, Outcome, Pairs, Record, State
-from treadle.policy import attempts, guilt, pauses
-from treadle.policy.retry import ABORT, DEFAULT, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
+from treadle.core.model import ABORTED, ASLEEP, ERROR, EXPIRED, LOST, PAUSED, NewJob, Outcome, Pairs, Record, State
+from treadle.policy import attempts, guilt
+from treadle.policy.retry import ABORT, DEFAULT, USED_UP, Abort, Defer, Retry, RetryAfter, RetryNow, read_policy
 
 log = logging.getLogger("treadle")
 
@@ -241,7 +241,8 @@ def failed(
     attempt, attempts = record.attempt + 1, rules.retry.attempts
     if isinstance(attempts, int) and attempt >= attempts:
         if rules.retry.then == "pause":
-            return pauses.used_up(record, text, (*checkpoints, *guilt.cleared_note(record)), note)
+            pairs = (USED_UP, *checkpoints, *guilt.cleared_note(record))
+            return replace(released(record, defaults.MAX_DELAY, pairs, note, PAUSED), attempt=attempt, error=text)
         return ended(record, ERROR, text, checkpoints, note)
     delay = _wait(decision, rules, attempt, fraction)
     if _too_late(record, now + delay):
@@ -309,6 +310,11 @@ def _hold(record: Record, limit: str, delay: float) -> NewJob:
         keep=0.0,
         keep_failed=0.0,
     )
+
+
+def time_left(record: Record, moment: float) -> float | None:
+    """Seconds until the deadline of the job, at this instant of the storage's clock; None: it has none."""
+    return None if record.deadline_at is None else max(0.0, record.deadline_at - moment)
 
 
 def _too_late(record: Record, moment: float) -> bool:

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from treadle.core.clock import moment_text
 from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import UNREADABLE
-from treadle.core.model import ASLEEP, PAUSED, Outcome, Pairs, Record, State
-from treadle.policy.retry import read_policy
+from treadle.core.model import ASLEEP, PAUSED, Outcome, Record, State
+from treadle.policy.cleanups import is_cleanup
+from treadle.policy.judge import released
+from treadle.policy.retry import PAUSE
 
-PAUSE: Final = "treadle:pause"  # the checkpoint with the last pause of a job
 SOON: Final = 0.001  # s
 
 
@@ -50,7 +51,7 @@ def refusal(record: Record) -> str | None:
         return f"{record.state}: only unfinished jobs can be paused and resumed"
     if not record.job.task or record.job.queue == SYSTEM_QUEUE:
         return f"{record.state}: a row of Treadle's own, which runs no function of yours"
-    if record.job.retry is not None and read_policy(record.job.retry).cleans:
+    if is_cleanup(record.job):
         return f"{record.state}: the cleanup of a job that has ended; it cannot be paused"
     if record.function_done:
         return f"{record.state}: its function has run, and it waits for its children; pause these"
@@ -59,28 +60,10 @@ def refusal(record: Record) -> str | None:
 
 def paused(record: Record) -> Outcome | None:
     """Not due until it is resumed; None: it is paused already, or cannot be."""
-    return None if is_paused(record) or refusal(record) is not None else _paused(record, _pause_of(record))
-
-
-def used_up(record: Record, error: str, checkpoints: Pairs, note: str | None) -> Outcome:
-    """The outcome of a failed attempt after which the job is paused, because it has no more."""
-    out = _paused(record, Pause(used_up=True))
-    pairs = (*out.checkpoints, *checkpoints)
-    return replace(out, attempt=record.attempt + 1, error=error, checkpoints=pairs, note=note)
-
-
-def _paused(record: Record, pause: Pause) -> Outcome:
-    return Outcome(
-        id=record.id,
-        version=record.version,
-        state=State.READY,
-        delay=MAX_DELAY,
-        attempt=record.attempt,
-        result=record.result,
-        error=record.error,
-        reason=PAUSED,
-        checkpoints=((PAUSE, msgspec.json.encode(pause).decode()),),
-    )
+    if is_paused(record) or refusal(record) is not None:
+        return None
+    pause = PAUSE, msgspec.json.encode(_pause_of(record)).decode()
+    return released(record, MAX_DELAY, (pause,), reason=PAUSED)
 
 
 def _pause_of(record: Record) -> Pause:
@@ -104,16 +87,9 @@ def resumed(record: Record, now: float) -> Outcome | None:
         return None
     pause = last_pause(record)
     rest = 0.0 if pause.due is None else max(0.0, pause.due - now)
-    out = Outcome(
-        id=record.id,
-        version=record.version,
-        state=State.READY,
-        delay=rest,
-        attempt=0 if pause.used_up else record.attempt,
-        result=record.result,
-        error=record.error,
-        reason=pause.asleep,
-    )
+    out = released(record, rest, reason=pause.asleep)
+    if pause.used_up:
+        out = replace(out, attempt=0)
     if not pause.unbegun:
         return out
     job = record.job

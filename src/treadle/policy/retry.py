@@ -166,6 +166,9 @@ class Retry(Spelled, frozen=True, omit_defaults=True):
         return wait * (1.0 - jitter * fraction)
 
 
+PAUSE = "treadle:pause"  # the checkpoint with the last pause of a job, see `policy/pauses.py`
+USED_UP = PAUSE, '{"used_up":true}'  # that of a job with `then="pause"`
+
 DEFAULT = Retry(
     attempts=defaults.RETRY_ATTEMPTS,
     base=defaults.RETRY_BASE,

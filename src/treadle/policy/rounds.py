@@ -52,6 +52,11 @@ def round_of(checkpoints: Pairs) -> Round:
     return FIRST
 
 
+def round_note(then: Round) -> tuple[str, str]:
+    """The checkpoint that begins this round."""
+    return ROUND, msgspec.json.encode(then).decode()
+
+
 def mailboxes_of(checkpoints: Pairs) -> dict[str, Mailbox]:
     """The mailboxes of a job, by name. Raises BadStep if one of them cannot be read."""
     mailboxes = {}
@@ -81,7 +86,7 @@ def present(record: Record) -> Record:
 def restarted(record: Record, then: Round, payload: str) -> Outcome:
     """Run again in a new round, without a counted attempt and without the steps of this one. It keeps its position, as
     the function would have kept its slot."""
-    pairs = (ROUND, msgspec.json.encode(then).decode()), (ARGUMENTS_NOW, payload)
+    pairs = round_note(then), (ARGUMENTS_NOW, payload)
     return Outcome(
         id=record.job.id,
         version=record.version,
