@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Sequence
 from typing import Final
 
-from treadle.core.model import Outcome, Record, State
+from msgspec.structs import replace
+
+from treadle.core.model import OURS, Outcome, Record, State
 from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_begun, has_steps, is_cleanup, is_stored
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import failed_by_child
@@ -19,9 +21,18 @@ async def with_steps(rows: Rows, group: Sequence[Record]) -> list[Record]:
     """These rows, read again where only their steps can say whether the job has begun: a row of a page has none."""
     unknown = [row for row in group if row.started_at and not row.function_done and not has_begun(row)]
     again = dict[str, Record]()
-    for start in range(0, len(unknown), WHOLE):
-        again |= {row.job.id: row for row in await rows([row.job.id for row in unknown[start : start + WHOLE]])}
+    async for row in _whole(rows, [row.job.id for row in unknown]):
+        first = next((pair for pair in row.checkpoints if not pair[0].startswith(OURS)), None)
+        own = tuple([pair for pair in row.checkpoints if pair[0].startswith(OURS)])
+        again[row.job.id] = row if first is None else replace(row, checkpoints=(*own, first))  # one step shows it
     return [again.get(row.job.id, row) for row in group]
+
+
+async def _whole(rows: Rows, ids: Sequence[str]) -> AsyncIterator[Record]:
+    """These rows with all their steps, of which a few are in memory at a time."""
+    for start in range(0, len(ids), WHOLE):
+        for row in await rows(ids[start : start + WHOLE]):
+            yield row
 
 
 async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) -> None:
@@ -30,11 +41,10 @@ async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) 
     cancelled  the jobs as they were read
     """
     ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_begun(row)]
-    for start in range(0, len(ids), WHOLE):
-        again = await rows(ids[start : start + WHOLE])
-        late = [cleanup_of(row) for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
-        if late:
-            await storage.enqueue(late)
+    again = _whole(rows, ids)
+    late = [cleanup_of(row) async for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
+    if late:
+        await storage.enqueue(late)
 
 
 def reopened(row: Record, cleaned: Container[str] = ()) -> Outcome | None:
