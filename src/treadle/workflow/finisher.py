@@ -6,7 +6,7 @@ The job's function is not called. It uses a slot of the worker only while the ro
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from treadle.core import defaults
@@ -21,13 +21,12 @@ from treadle.storage import whole, whole_row
 from treadle.storage.contract import Storage
 from treadle.workflow.fold import Raised, causes, ending, failure, fatal
 from treadle.workflow.plan import plan_of
-from treadle.workflow.subtree import cancel_subtree, rows_of
+from treadle.workflow.subtree import Get, cancel_subtree, rows_of
 
 log = logging.getLogger("treadle")
 
 NAMED: Final = 1_000  # failed jobs that one WorkflowFailed names at most
 CLOSED: Final = "a value of it or of its children is encrypted or in a blob store; App(keys=..., blobs=...) reads them"
-Get = Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]]
 
 
 class WorkflowFinisher:

@@ -63,9 +63,7 @@ def _cancellation(row: Record, error: str) -> Outcome:
     return cancelled_with_cleanup(row, outcome)
 
 
-async def rows_of(
-    get: Callable[[Sequence[str]], Awaitable[Sequence[Record | None]]], ids: Sequence[str]
-) -> list[Record]:
+async def rows_of(get: Get, ids: Sequence[str]) -> list[Record]:
     """These rows, in order and without duplicates; unknown ids are left out."""
     rows: list[Record] = []
     ids = list(dict.fromkeys(ids))
