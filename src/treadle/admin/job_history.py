@@ -163,7 +163,7 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Deco
         until = entry.until if isinstance(entry.until, float) else None
         kind: Literal["step", "signal", "child"] = "child" if entry.child else "step"
         return Step(name=name, kind=kind, value=entry.failure.words, until=until, done=until is None, failed=True)
-    if entry.child and entry.result is None:
+    if entry.child and not entry.has_value:
         return Step(name=name, kind="child", value=entry.child, done=False)
     if isinstance(entry.until, float) and name.startswith("wait:"):
         return Step(name=name, kind="signal", until=entry.until, done=False)

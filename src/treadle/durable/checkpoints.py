@@ -74,6 +74,11 @@ class Checkpoint(Struct, omit_defaults=True):
         return bytes(self.value).decode()
 
     @property
+    def has_value(self) -> bool:
+        """Whether there is a `result`, which takes some time to read."""
+        return self.value is not UNSET or self.text is not UNSET
+
+    @property
     def is_tried(self) -> bool:
         """Whether the step waits for its next try."""
         return isinstance(self.tries, int) and isinstance(self.until, float)

@@ -19,7 +19,7 @@ from treadle.core import ids
 from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import NewJob, Record, State
-from treadle.durable.checkpoints import WAIT, StepRequest, checksum_of
+from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest, checksum_of
 from treadle.durable.failures import failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
@@ -102,7 +102,7 @@ class Children:
             if lanes is not None and number >= lanes:
                 new = replace(new, after=(ids[number - lanes],), failures_allowed=None)
             jobs.append(new)
-        return await self._run.backend.adopted(self._run.run, jobs)
+        return await self._run.adopted(jobs)
 
 
 def _moved(parent: str | None, old: str, new: str) -> str | None:
@@ -115,6 +115,11 @@ async def read(run: StepTaker, ids: Sequence[str]) -> list[Record | None]:
     for start in range(0, len(ids), READ):
         rows += await run.backend.get(ids[start : start + READ])
     return rows
+
+
+def is_ended(entry: Checkpoint | None) -> bool:
+    """Whether the wait for children has its value or its failure."""
+    return entry is not None and (entry.has_value or entry.failure is not UNSET)
 
 
 def error_of_row(row: Record) -> JobNotDone:
@@ -161,7 +166,7 @@ class ChildWait:
 
     async def look(self) -> Pending | None:
         entry = self._run.checkpoints.entries.get(self.request.key)
-        if entry is not None and (entry.result is not None or entry.failure is not UNSET):
+        if is_ended(entry):
             return None
         pending, row = await (self._look_at_own() if self._is_own else self._look_at_named())
         if row is not None and row.state.final:
@@ -184,7 +189,7 @@ class ChildWait:
         if row is None:
             new = self._spec.new
             id = new.id if new.nonce is not None else self._children.id(0)
-            jobs = await self._run.backend.adopted(self._run.run, [replace(new, id=id)])
+            jobs = await self._run.adopted([replace(new, id=id)])
             [row] = await self._run.backend.store_all(jobs)
             self._keep_id(row.id)
         if row.job.parent == self._run.run.record.job.id or row.state.final:

@@ -114,7 +114,7 @@ class EndedSteps(Checkpoints):
             return True
         if entry is None:
             return kind == SLEEP and key in self.followed
-        if key not in self.theirs or kind == MARK or entry.gave_up or entry.result is not None:
+        if key not in self.theirs or kind == MARK or entry.gave_up or entry.has_value:
             return True
         if isinstance(entry.until, float):
             return kind == SLEEP and self._was_over(key, entry.until)

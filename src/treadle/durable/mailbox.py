@@ -61,7 +61,7 @@ class MailboxWait:
         """See `Wait`."""
         run, request, row = self._run, self.request, self._run.run.record
         entry = run.checkpoints.entries.get(request.key)
-        if entry is not None and (entry.gave_up or entry.result is not None):
+        if _is_over(entry):
             return None
         run.refuse_message()
         now = run.moment()
@@ -167,8 +167,7 @@ class SignalWait(MailboxWait):
     async def look(self) -> Pending | None:
         """See `Wait`."""
         entry = self._run.checkpoints.entries.get(self.request.key)
-        is_over = entry is not None and (entry.gave_up or entry.result is not None)
-        if not is_over and self._name in self._run.mailboxes.received:
+        if not _is_over(entry) and self._name in self._run.mailboxes.received:
             text = f"this run has already received the signal; wait for another name, such as '{self._name}:2'"
             raise BadStep(self._name, text)
         return await super().look()
@@ -183,6 +182,11 @@ class SignalWait(MailboxWait):
     def _missing(self, job: str, within: str) -> str:
         sends = command("jobs", "signal", job, self._name)
         return f"the signal {self._name!r} {within}; {sends} sends it to a later wait"
+
+
+def _is_over(entry: Checkpoint | None) -> bool:
+    """Whether the wait has its value, or has timed out."""
+    return entry is not None and (entry.gave_up or entry.has_value)
 
 
 async def end_signals(run: StepTaker) -> None:

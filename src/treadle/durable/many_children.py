@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from treadle.core.errors import BadOption, JobNotDone
 from treadle.core.model import Record, State
 from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest
-from treadle.durable.children import Children, Spec, error_of_row, keep_failure, raw_of, value_of
+from treadle.durable.children import Children, Spec, error_of_row, is_ended, keep_failure, raw_of, value_of
 from treadle.durable.failures import Failure, error_of, failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
@@ -68,11 +68,6 @@ def results_in(run: StepTaker, key: str, specs: Sequence[Spec], entry: Checkpoin
         error_of(key, failures[index]) if index in failures else value_of(run, specs[index], raw, of.get(index, UNSET))
         for index, raw in zip(indexes, values, strict=True)
     ]
-
-
-def is_ended(entry: Checkpoint | None) -> bool:
-    """Whether the wait for several children has its value or its failure."""
-    return entry is not None and (entry.result is not None or entry.failure is not UNSET)
 
 
 class MapWait:

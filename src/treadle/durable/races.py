@@ -26,7 +26,7 @@ class First:
     async def look(self) -> Pending | None:
         run, pending = self._run, list[Pending]()
         entry = run.checkpoints.entries.get(self.request.key)
-        if entry is not None and entry.result is not None:
+        if entry is not None and entry.has_value:
             return None
         for name, part in self._parts.items():
             waits = await part.look()

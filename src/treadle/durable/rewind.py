@@ -14,12 +14,13 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadOption
-from treadle.core.model import BEGUN_WITH, OURS, ROUND, Outcome, Pairs, Record, State
+from treadle.core.model import BEGUN_WITH, OURS, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
+from treadle.durable.children import is_ended
 from treadle.durable.mailbox import RELEASED
 from treadle.policy import guilt
-from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_of
+from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
 KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:")
@@ -79,11 +80,6 @@ def forked_from(record: Record) -> ForkedFrom | None:
         return None
 
 
-def round_note(then: Round) -> tuple[str, str]:
-    """The checkpoint that begins this round."""
-    return ROUND, msgspec.json.encode(then).decode()
-
-
 def entries_of(record: Record) -> Entries:
     """The entries of a job by their keys, in the order in which they were stored. Raises BadOption."""
     entries: Entries = {}
@@ -124,7 +120,7 @@ def _before(entry: Checkpoint) -> str:
 
 def _is_open(entry: Checkpoint) -> bool:
     """Whether this is a call whose jobs have not ended: a new round has other jobs."""
-    return entry.child != "" and entry.result is None and entry.failure is UNSET
+    return entry.child != "" and not is_ended(entry)
 
 
 def _around(entries: Entries, key: str) -> Iterable[str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
 from msgspec import UNSET, UnsetType
 
 from treadle.core.errors import BadStep
-from treadle.core.model import ASLEEP, Outcome
+from treadle.core.model import ASLEEP, NewJob, Outcome
 from treadle.durable.backend import IN_BATCH, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend
 from treadle.durable.checkpoints import Checkpoints, StepRequest
 from treadle.durable.run_mailboxes import RunMailboxes
+from treadle.policy import judge
 from treadle.policy.rounds import round_of
 
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
@@ -69,6 +70,10 @@ class DurableState:
         now = self.backend.now()
         claimed = self.run.record.started_at
         return now if claimed is None else claimed + max(0.0, now - self.run.began)
+
+    async def adopted(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+        """These jobs as children of the run's job."""
+        return await self.backend.adopted(self.run, jobs, judge.time_left(self.run.record, self.moment()))
 
     def leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome

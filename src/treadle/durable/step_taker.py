@@ -303,7 +303,7 @@ class StepTaker(DurableState):
                 shown = error_of(request.key, entry.failure)
                 self.errors[request.key] = shown, shown
             self._raise(request.key)
-        if entry.result is None:
+        if not entry.has_value:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return entry
 

@@ -239,9 +239,7 @@ class Runner:
         record = run.record
         if following.concludes:
             return run.with_carried(concluded(record, following.own or "null", run.note))
-        remaining = None
-        if record.deadline_at is not None and record.started_at is not None:
-            remaining = max(0.0, record.deadline_at - record.started_at - max(0.0, self._now() - run.began))
+        remaining = judge.time_left(record, run.storage_time(self._now()))
         return run.with_carried(
             continued(record, following.jobs, following.plan, following.own, remaining, run.note, rules.marks)
         )

@@ -109,7 +109,7 @@ def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[
 def _continued(report: RunReport, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
     """The outcome of a run with children: it waits for them, then ends or runs again."""
     jobs = report.followups
-    time_left = None if record.deadline_at is None else max(0.0, record.deadline_at - now)
+    time_left = judge.time_left(record, now)
     if report.again:
         followups = tuple(adopted(job, record.job, time_left) for job in jobs)
         waits = judge.awaiting(record, tuple(job.id for job in followups), followups)

@@ -109,9 +109,9 @@ class RunnerBackend:
         await rights.refuse_known(self._token, jobs, self._app.storage.get)
         return await self._app.storage.enqueue(await rights.to_store(self._token, jobs))
 
-    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob], time_left: float | None) -> tuple[NewJob, ...]:
         """These jobs as children of the run's job, after the middleware of the server's app."""
-        job, deadline = run.record.job, run.record.deadline_at
+        job = run.record.job
         headers = dict(job.headers)
         try:
             prepared = await self._app.client.prepared([inheriting(new, headers) for new in jobs])
@@ -121,7 +121,6 @@ class RunnerBackend:
             raise Refused(
                 422, "refused", f"a middleware of the server refused the job: {judge.text_of(error)}"
             ) from None
-        time_left = None if deadline is None else max(0.0, deadline - self.durable.moment())
         return tuple([adopted(new, job, time_left) for new in prepared])
 
     def decoded(self, of: Any, text: str) -> str:

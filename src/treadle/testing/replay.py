@@ -327,7 +327,7 @@ class _Backend:
     def specs(self, record: Record, jobs: Iterable[Any], where: str) -> list[JobSpec[Any, Any]]:
         return specs_of(self._core.tasks[record.job.task].factory, jobs, where)
 
-    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob], time_left: float | None) -> tuple[NewJob, ...]:
         return tuple(jobs)
 
     def decoded(self, of: Any, text: str) -> Any:

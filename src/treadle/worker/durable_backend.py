@@ -134,17 +134,14 @@ class WorkerDurableBackend:
     def specs(self, record: Record, jobs: Iterable[Any], where: str) -> list[JobSpec[Any, Any]]:
         return specs_of(self._app.tasks[record.job.task].factory, jobs, where)
 
-    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
+    async def adopted(self, run: DurableRun, jobs: Sequence[NewJob], time_left: float | None) -> tuple[NewJob, ...]:
         """These jobs as children of the run's job, with the headers that it gives to them, and after the middleware."""
-        record, remaining = run.record, None
-        if record.deadline_at is not None and record.started_at is not None:
-            remaining = max(0.0, record.deadline_at - record.started_at - max(0.0, self.now() - run.began))
         headers = run.child_headers if isinstance(run, JobRun) else None
         if headers:
             jobs = [inheriting(new, headers) for new in jobs]
         if self._sending:
             jobs = await prepared(self._sending, jobs, self._app.client)
-        return tuple([adopted(new, record.job, remaining) for new in jobs])
+        return tuple([adopted(new, run.record.job, time_left) for new in jobs])
 
     def decoded(self, of: Any, text: str) -> Any:
         return decoded(of, self._app.tasks, text)
