@@ -14,8 +14,8 @@ from treadle.core.model import ASLEEP, NewJob, Outcome
 from treadle.durable.backend import IN_BATCH, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend
 from treadle.durable.checkpoints import Checkpoints, StepRequest
 from treadle.durable.run_mailboxes import RunMailboxes
-from treadle.policy import judge
 from treadle.policy.rounds import round_of
+from treadle.workflow.plan import time_left
 
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
 
@@ -73,7 +73,7 @@ class DurableState:
 
     async def adopted(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
         """These jobs as children of the run's job."""
-        return await self.backend.adopted(self.run, jobs, judge.time_left(self.run.record, self.moment()))
+        return await self.backend.adopted(self.run, jobs, time_left(self.run.record, self.moment()))
 
     def leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome

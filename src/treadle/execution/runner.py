@@ -40,7 +40,7 @@ from treadle.serialization.call_codec import MISSING
 from treadle.tasks.core import BatchCore, TaskCore
 from treadle.tasks.options import Sizes
 from treadle.workflow import Followups, followups_of
-from treadle.workflow.plan import concluded, continued
+from treadle.workflow.plan import concluded, continued, time_left
 
 log = logging.getLogger("treadle")
 
@@ -239,7 +239,7 @@ class Runner:
         record = run.record
         if following.concludes:
             return run.with_carried(concluded(record, following.own or "null", run.note))
-        remaining = judge.time_left(record, run.storage_time(self._now()))
+        remaining = time_left(record, run.storage_time(self._now()))
         return run.with_carried(
             continued(record, following.jobs, following.plan, following.own, remaining, run.note, rules.marks)
         )

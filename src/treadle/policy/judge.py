@@ -312,11 +312,6 @@ def _hold(record: Record, limit: str, delay: float) -> NewJob:
     )
 
 
-def time_left(record: Record, moment: float) -> float | None:
-    """Seconds until the deadline of the job, at this instant of the storage's clock; None: it has none."""
-    return None if record.deadline_at is None else max(0.0, record.deadline_at - moment)
-
-
 def _too_late(record: Record, moment: float) -> bool:
     return record.deadline_at is not None and moment >= record.deadline_at
 

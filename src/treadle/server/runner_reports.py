@@ -21,7 +21,7 @@ from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.messages import RunReport
-from treadle.workflow.plan import PLAIN, adopted, called_stem, continued, either_id, mark_id
+from treadle.workflow.plan import PLAIN, adopted, called_stem, continued, either_id, mark_id, time_left
 
 
 class Reported(RemoteFailure):
@@ -109,12 +109,12 @@ def lost_too_often(rows: Sequence[Record], retry: Retry, max_lost: int) -> list[
 def _continued(report: RunReport, record: Record, own: str | None, marks: bool, now: float) -> Outcome:
     """The outcome of a run with children: it waits for them, then ends or runs again."""
     jobs = report.followups
-    time_left = judge.time_left(record, now)
+    remaining = time_left(record, now)
     if report.again:
-        followups = tuple(adopted(job, record.job, time_left) for job in jobs)
+        followups = tuple(adopted(job, record.job, remaining) for job in jobs)
         waits = judge.awaiting(record, tuple(job.id for job in followups), followups)
         return replace(waits, checkpoints=(*waits.checkpoints, *report.checkpoints), note=report.note)
-    outcome = continued(record, jobs, PLAIN, own, time_left, report.note, marks)
+    outcome = continued(record, jobs, PLAIN, own, remaining, report.note, marks)
     return replace(outcome, checkpoints=(*outcome.checkpoints, *report.checkpoints))
 
 

@@ -93,6 +93,11 @@ def root_of(id: str, plan: EndingPlan, after: Sequence[str], **fields: Any) -> N
     )
 
 
+def time_left(record: Record, moment: float) -> float | None:
+    """Seconds until the deadline of the job, at this instant of the storage's clock; None: it has none."""
+    return None if record.deadline_at is None else max(0.0, record.deadline_at - moment)
+
+
 def adopted(new: NewJob, parent: NewJob, deadline: float | None = None) -> NewJob:
     """The job as a child of this parent. It inherits the headers, and also the lane (with its weight) and the deadline
     if it has none of its own."""
