@@ -19,6 +19,8 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
 from treadle.durable.cleanup import begun_anew as begun_anew
+from treadle.durable.exclusive import Lock as Lock
+from treadle.durable.exclusive import LockWait as LockWait
 from treadle.durable.failures import Failure as Failure
 from treadle.durable.mailbox import Ask as Ask
 from treadle.durable.mailbox import MailboxWait as MailboxWait

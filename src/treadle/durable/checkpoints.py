@@ -19,7 +19,7 @@ import asyncio
 import logging
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta
@@ -64,6 +64,8 @@ class Checkpoint(Struct, omit_defaults=True):
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
     order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
+    line: str = ""  # of a lock, the row of its line; `child` is the turn of the job
+    left: int = 0  # of a lock that was left: LEAVING until its turn is known to have ended
     of: Any = UNSET  # of a call, the tasks that encoded its result, if it is not that of the job's own function
 
     @property
@@ -85,6 +87,7 @@ class Checkpoint(Struct, omit_defaults=True):
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
+LEAVING, LEFT = 1, 2
 STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
 MOST_VALUES = 1_000  # of the arguments of a step with a checksum
 LONGEST_TEXT = 65_536  # characters or bytes of each
@@ -137,11 +140,13 @@ class StepRequest(Struct, frozen=True):
 
 
 class Raised(NamedTuple):
-    """An error that a step raised, and the task that called the step's function (None: a thread did)."""
+    """An error that a step raised, and the task that called the step's function (None: a thread did). An error that has
+    left the block of a lock has `leave` instead, which leaves the lock if the function catches it."""
 
     request: StepRequest
-    failure: Failure
+    failure: Failure | None
     task: object
+    leave: Callable[[], Awaitable[None]] | None = None
 
 
 class Checkpoints:
@@ -177,6 +182,7 @@ class Checkpoints:
         self._owners: dict[str, tuple[Branch, str]] = {}
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
+        self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
         self._root = None if place is None else Branch(self, place, "")
         self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
@@ -284,13 +290,21 @@ class Checkpoints:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
         self._raised[request.key] = Raised(request, failure, place_here())
 
+    def left_by_error(self, request: StepRequest, leave: Callable[[], Awaitable[None]]) -> None:
+        """Note that an error leaves the block of a lock here. The lock is left if the function catches it."""
+        self._raised[request.key] = Raised(request, None, place_here(), leave)
+
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
         if not self._raised:
             return
-        for key, (request, failure, task) in tuple(self._raised.items()):
+        for key, (request, failure, task, leave) in tuple(self._raised.items()):
             if request.branch.has_passed_on(task, branch):
                 del self._raised[key]
+                if leave is not None:
+                    self.leaving.append(leave)
+                if failure is None:
+                    continue
                 before = self.entries.get(key)
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)

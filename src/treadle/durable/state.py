@@ -30,6 +30,7 @@ class DurableState:
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
+        self.locks: dict[str, StepRequest] = {}  # by the name, locks of this run
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
@@ -54,7 +55,7 @@ class DurableState:
 
     def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         """The next wait of that name. Its position in the order is where this is called."""
-        self._stay(name)
+        self.stay(name)
         if self.run.place is IN_BATCH:
             raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
         return self.checkpoints.ask(name, args)
@@ -75,11 +76,22 @@ class DurableState:
         """These jobs as children of the run's job."""
         return await self.backend.adopted(self.run, jobs, time_left(self.run.record, self.moment()))
 
+    def has_lock(self, name: str) -> bool:
+        """Whether this run has the lock, or waits for it."""
+        request = self.locks.get(name)
+        entry = None if request is None else self.checkpoints.entries.get(request.key)
+        return request is not None and not (entry is not None and entry.left)
+
+    async def leave_caught(self) -> None:
+        """Leave the locks whose blocks were left by errors that the function has caught."""
+        while self.checkpoints.leaving:
+            await self.checkpoints.leaving.pop(0)()
+
     def leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome
         raise Suspend
 
-    def _stay(self, step: str) -> None:
+    def stay(self, step: str) -> None:
         """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
         here, too. Raises BadStep for a loop that swallows it."""
         if not self.is_suspended:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -127,8 +127,11 @@ class RunnerBackend:
         """The result of a child stays as it is stored."""
         return text
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
-        await self._app.storage.settle(outcomes)
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
+        return await self._app.storage.settle(outcomes)
+
+    def joining(self, name: str) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
 
 class RunnerSteps:

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -22,7 +22,7 @@ from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
 from treadle.core.job import JobSpec, not_done
-from treadle.core.model import NewJob, Outcome, Record, State
+from treadle.core.model import APPLIED, NewJob, Outcome, Record, Settled, State
 from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
 from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
@@ -336,8 +336,12 @@ class _Backend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel nothing."""
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         """Settle nothing."""
+        return [APPLIED] * len(outcomes)
+
+    def joining(self, name: str) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
         raise _Beyond(run.record.job.id)
