@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
-from treadle import App, BadStep, Retry, State, current
-from treadle.testing import Endless, HandClock, drain
+from treadle import App, Retry, State, current
+from treadle.admin.histories import histories
+from treadle.testing import Endless, HandClock, drain, replay
 from treadle.workflow.locks import IDLE, LOCK
 from treadle_testkit.shows import shows
 
@@ -75,7 +76,7 @@ async def rows(app: App) -> list[Any]:
 
 @shows("a job has a lock until it has ended, whatever ends it, and one that waits gives its turn to the next")
 @pytest.mark.parametrize("how", ["cancelled", "failed", "expired", "waiter cancelled"])
-async def test_the_lock_goes_on_when_a_job_ends(app: App, clock: HandClock, how: str) -> None:
+async def test_the_next_job_gets_the_lock_when_a_job_ends(app: App, clock: HandClock, how: str) -> None:
     entered = list[str]()
 
     @app.task(retry=Retry(attempts=1))
@@ -177,14 +178,12 @@ async def test_a_loop_takes_a_lock_again_behind_those_who_wait(app: App, clock: 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_job_has_a_lock_once(app: App, kind: str) -> None:
     async def twice() -> None:
-        async with current().lock("x"):
-            async with current().lock("x"):
-                pass
+        async with current().lock("x"), current().lock("x"):
+            pass
 
     def twice_in_thread() -> None:
-        with current().sync.lock("x"):
-            with current().sync.lock("x"):
-                pass
+        with current().sync.lock("x"), current().sync.lock("x"):
+            pass
 
     job = await app.task(name="twice")(twice if kind == "async" else twice_in_thread).enqueue()
     await drain(app)
@@ -324,3 +323,140 @@ async def test_tasks_of_one_job_have_different_locks(app: App, clock: HandClock)
         clock.advance(60)
     assert [await job.result(0) for job in jobs] == [None, None]
     assert sorted(order) == ["a", "b", "b", "c"]
+
+
+class Pair:
+    """Jobs that take two locks, each in an order of its own."""
+
+    def __init__(self, app: App) -> None:
+        self.app, self.entered = app, list[str]()
+        self.move: Any = app.task(name="move", retry=AGAIN)(self._move)
+
+    async def _move(self, *names: str) -> None:
+        here = current()
+        async with here.lock(names[0]):
+            await here.step("first", self.entered.append, names[0])
+            await here.sleep(60)
+            async with here.lock(names[1]):
+                await here.step("both", self.entered.append, "".join(names))
+
+    async def deadlocked(self, clock: HandClock) -> list[Any]:
+        jobs = [await self.move.enqueue("a", "b"), await self.move.enqueue("b", "a")]
+        await drain(self.app)
+        clock.advance(60)
+        await drain(self.app)
+        assert self.entered == ["a", "b"]
+        return jobs
+
+
+@shows("`explain` says who has a lock, and names the circle in which jobs wait for each other's locks")
+async def test_explain_names_the_owner_of_a_lock_and_a_deadlock(app: App, clock: HandClock) -> None:
+    account = Account(app)
+    a, b, c = await account.of("a", "b", "c")
+    assert "It has the lock 'account:7'." in await app.jobs.explain(a)
+    said = await app.jobs.explain(c)
+    assert f"It waits for the lock 'account:7', which book {a.id} has, which is ready; 1 job before it waits" in said
+    assert f"jobs explain {a.id}` says what that job waits for." in said
+    [step] = [step for step in (await app.jobs.history(c)).steps if step.kind == "lock"]
+    assert (step.name, step.value, step.done) == ("lock:account:7", None, False)
+    [step] = [step for step in (await app.jobs.history(a)).steps if step.kind == "lock"]
+    assert (step.value, step.done) == (account.numbers[0], False)
+    for job in (b, c, a):
+        await app.jobs.cancel(job)
+
+    first, second = await Pair(app).deadlocked(clock)
+    said = await app.jobs.explain(first)
+    assert f"It waits for the lock 'b', which move {second.id} has" in said
+    assert f"None of them can go on: move {second.id} waits for the lock 'a', up to this job." in said
+    assert f"jobs cancel {second.id}` ends one." in said
+    await app.jobs.cancel(second)
+    await drain(app)
+    assert (await app.jobs.get(first)).state is State.SUCCEEDED
+
+
+async def test_a_rerun_gives_up_the_locks_that_the_job_has_no_entry_of(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    """From a step inside of the block it has the lock still; from one before, it waits behind the others."""
+
+    @app.task(retry=AGAIN)
+    async def book(who: str) -> None:
+        here = current()
+        await here.step("before", ledger.do, f"before {who}")
+        async with here.lock("x"):
+            await here.step("inside", ledger.do, f"inside {who}")
+            await here.sleep(HOUR)
+
+    jobs = []
+    for who in "ab":
+        jobs.append(await book.enqueue(who))
+        await drain(app)
+    await app.jobs.rerun(jobs[0], from_step="inside")
+    await drain(app)
+    assert ledger.function_done == {"before a": 1, "inside a": 2, "before b": 1}
+    await app.jobs.rerun(jobs[0], from_step="before")
+    await drain(app)
+    assert ledger.function_done == {"before a": 2, "inside a": 2, "before b": 1, "inside b": 1}
+    assert (await app.jobs.get(jobs[0])).state is State.WAITING
+    for _ in range(2):
+        clock.advance(HOUR)
+        await drain(app)
+    assert ledger.function_done["inside a"] == 3
+    assert [await job.result(0) for job in jobs] == [None, None]
+
+
+async def test_a_fork_inside_of_a_lock_waits_for_it(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=AGAIN)
+    async def book() -> None:
+        here = current()
+        async with here.lock("x"):
+            await here.step("inside", ledger.do, "inside")
+            await here.sleep(HOUR)
+            await here.step("later", ledger.do, "later")
+
+    job = await book.enqueue()
+    await drain(app)
+    fork = await app.jobs.fork(job, from_step="sleep")
+    await drain(app)
+    assert (await app.jobs.get(fork)).state is State.WAITING
+    for _ in range(2):
+        clock.advance(HOUR)
+        await drain(app)
+    assert [await one.result(0) for one in (job, fork)] == [None, None]
+    assert ledger.function_done == {"inside": 1, "later": 2}
+
+
+async def test_a_cleanup_runs_without_the_lock_and_may_take_it(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task(retry=AGAIN)
+    async def book(who: str) -> None:
+        here = current()
+        try:
+            async with here.lock("x"):
+                await here.step("inside", ledger.do, f"inside {who}")
+                await here.sleep(HOUR)
+        finally:
+            if who == "a":
+                async with here.lock("x"):
+                    await here.step("tidy", ledger.do, f"tidy {who}")
+
+    jobs = []
+    for who in "ab":
+        jobs.append(await book.enqueue(who))
+        await drain(app)
+    await app.jobs.cancel(jobs[0])
+    await drain(app)
+    assert ledger.function_done == {"inside a": 1, "inside b": 1}
+    clock.advance(HOUR)
+    await drain(app)
+    assert ledger.function_done == {"inside a": 1, "inside b": 1, "tidy a": 1}
+
+
+async def test_a_history_with_locks_is_replayed(app: App, clock: HandClock) -> None:
+    account = Account(app)
+    await account.of("a", "b", "c")
+    clock.advance(HOUR)
+    await drain(app)
+    before = list(account.entered)
+    ended, asleep, waits = await replay(app, [one async for one in histories(app._core, {"task": "book"})])
+    assert [one.stopped_at for one in (ended, asleep, waits)] == [None, "sleep:sleep", "lock:account:7"]
+    assert account.entered == before

@@ -42,7 +42,7 @@ SURFACE = {
     "Worker": "concurrency health name run running start stop",
     "current()": """
         after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lost
-        map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
+        lock map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
         sleep state step step_key sync task timeout transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",

@@ -64,8 +64,8 @@ class Checkpoint(Struct, omit_defaults=True):
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
     order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
-    line: str = ""  # of a lock, the row of its line; `child` is the turn of the job
-    left: int = 0  # of a lock that was left: LEAVING until its turn is known to have ended
+    lock: str = ""  # of a lock, its row; `child` is the turn of the job
+    exit: int = 0  # of a lock that was left: LEAVING until its turn is known to have ended
     of: Any = UNSET  # of a call, the tasks that encoded its result, if it is not that of the job's own function
 
     @property

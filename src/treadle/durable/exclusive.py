@@ -27,12 +27,12 @@ from treadle.durable.step_taker import StepTaker
 from treadle.durable.steps import FOREIGN_LOCK, Durable
 from treadle.policy.retry import Defer
 from treadle.workflow import locks
-from treadle.workflow.locks import LOCK, LockRow
+from treadle.workflow.locks import LOCK, LockHeader
 
 log = logging.getLogger("treadle")
 
 LOCKED: Final = "lock:"  # prefix of the names of these entries
-PAUSE: Final = 0.01  # s before a turn is sent again, because another transaction locks the row of its line
+PAUSE: Final = 0.01  # s before a turn is sent again, because another transaction locks the row of the lock
 AGAIN: Final = "this job has the lock, or waits for it: leave that block first; an asyncio.Lock orders tasks of one job"
 
 
@@ -40,7 +40,7 @@ class Turn(Struct, frozen=True):
     """A turn of this job. `ahead`: the turn for which it waits; "": the job has the lock."""
 
     id: str
-    line: str
+    lock: str
     number: int
     ahead: str
 
@@ -57,7 +57,7 @@ class LockWait:
         """See `Wait`."""
         run, request, turn = self._run, self.request, None
         entry = run.checkpoints.entries.get(request.key)
-        if entry is not None and entry.has_value and (entry.left or is_own(run, entry)):
+        if entry is not None and entry.has_value and (entry.exit or is_own(run, entry)):
             return None
         if entry is not None:
             [stored] = await run.backend.get([entry.child])
@@ -68,7 +68,7 @@ class LockWait:
         if turn is None:
             async with run.backend.joining(self._name):
                 turn = await self._join()
-        joined = request.entry_of(child=turn.id, line=turn.line)
+        joined = request.entry_of(child=turn.id, lock=turn.lock)
         if turn.ahead:
             run.checkpoints.keep(request, joined)
             return Pending((turn.ahead,))
@@ -82,10 +82,10 @@ class LockWait:
             return None
         number = lock.number
         if not number:
-            [line] = await self._run.backend.get([lock.line])
-            number = 0 if line is None else locks.first_number(line)
+            [first] = await self._run.backend.get([lock.row])
+            number = 0 if first is None else locks.first_number(first)
         # Its job has not ended. If it waits for one ending, it is that one.
-        return Turn(stored.id, lock.line, number, locks.ahead_of(stored) if stored.pending > 1 else "")
+        return Turn(stored.id, lock.row, number, locks.ahead_of(stored) if stored.pending > 1 else "")
 
     async def _end_earlier(self, stored: Record) -> None:
         """End a turn that this job had before it was reopened: each of the two would wait for the other."""
@@ -93,7 +93,7 @@ class LockWait:
         if lock is not None and lock.job == self._run.run.record.id and not stored.state.final:
             await self._run.backend.settle([locks.given_up(stored)])
 
-    # --- joining the line
+    # --- taking a turn
 
     async def _join(self) -> Turn:
         """A new turn, or the one that a run stored before it died. Raises Defer."""
@@ -109,38 +109,38 @@ class LockWait:
         """The turn of this id; None: it has ended."""
         backend, row = self._run.backend, self._run.run.record
         while True:
-            line_id = f"{LOCK}line:{ids.nonce()}"
-            turn = locks.turn_row(id, row, LockRow(self._name, row.id, line_id))
+            lock_id = f"{LOCK}row:{ids.nonce()}"
+            turn = locks.turn_row(id, row, LockHeader(self._name, row.id, lock_id))
             try:
-                stored, line = await backend.store_all([turn, locks.line_row(line_id, row, self._name, id)])
+                stored, lock = await backend.store_all([turn, locks.lock_row(lock_id, row, self._name, id)])
             except KeyHeld as held:
-                line_id = held.id
+                lock_id = held.id
             else:
-                return None if stored.state.final else Turn(id, line.id, locks.first_number(line), "")
-            known, existing = await backend.get([line_id, id]) if line_id else (None, None)
+                return None if stored.state.final else Turn(id, lock.id, locks.first_number(lock), "")
+            known, existing = await backend.get([lock_id, id]) if lock_id else (None, None)
             if existing is not None:
                 return await self._present(existing)
-            if known is None or not locks.is_line(known, self._name):
+            if known is None or not locks.is_lock_row(known, self._name):
                 self._wait_for_others("a row of another program, or of a queue without access, has its key")
             if known.state.final:
                 continue
             if (joined := await self._append(known, id)) is not None:
                 return joined
 
-    async def _append(self, line: Record, id: str) -> Turn | None:
-        """Store a turn behind the last one; None: the line has changed."""
+    async def _append(self, known: Record, id: str) -> Turn | None:
+        """Store a turn behind the last one; None: another one is the last now."""
         backend, row = self._run.backend, self._run.run.record
-        last, ahead = locks.last_turn(line), ""
+        last, ahead = locks.last_turn(known), ""
         if last.turn:
             [before] = await backend.get([last.turn])
             if before is not None and not before.state.final:
                 await self._end_earlier(before)
                 ahead = before.id
-        lock = LockRow(self._name, row.id, line.id, last.number + 1)
+        lock = LockHeader(self._name, row.id, known.id, last.number + 1)
         turn = locks.turn_row(id, row, lock, ahead)
-        [answer] = await backend.settle([locks.appended(line, turn, lock.number)])
+        [answer] = await backend.settle([locks.appended(known, turn, lock.number)])
         if answer.status == "applied":
-            return Turn(id, line.id, lock.number, ahead)
+            return Turn(id, known.id, lock.number, ahead)
         if answer.status == "refused" and not answer.again:
             self._wait_for_others(answer.reason or "the storage refuses the turn")
         if answer.again:
@@ -149,7 +149,7 @@ class LockWait:
 
     def _wait_for_others(self, why: str) -> NoReturn:
         job = self._run.run.record.job
-        log.warning("%s %s cannot wait in line for the lock %r: %s", job.task, job.id, self._name, why)
+        log.warning("%s %s cannot wait for the lock %r: %s", job.task, job.id, self._name, why)
         raise Defer(FOREIGN_LOCK)
 
     # --- the other methods of a wait
@@ -158,7 +158,7 @@ class LockWait:
         """See `Wait`."""
         run, request = self._run, self.request
         entry = run.checkpoints.entries[request.key]
-        if not entry.line or not isinstance(entry.value, Raw):
+        if not entry.lock or not isinstance(entry.value, Raw):
             raise StepMismatch(run.run.record.id, request.key, request.after, "another step of that name")
         return msgspec.json.decode(entry.value, type=int)
 
@@ -179,6 +179,15 @@ def is_own(run: StepTaker, entry: Checkpoint) -> bool:
     return entry.child.startswith(locks.turn_stem(run.run.record))
 
 
+async def leave(durable: Durable, name: str) -> None:
+    """Leave a lock for a function in another language, which has it. Raises BadStep."""
+    if name not in durable.locks:
+        raise BadStep(name, "this job does not have the lock at this point")
+    lock = Lock(durable, name)
+    lock._request = durable.locks.pop(name)
+    await lock._leave()
+
+
 class Lock:
     """`async with current().lock(name) as number`, or `with current().sync.lock(name) as number`."""
 
@@ -187,16 +196,17 @@ class Lock:
         self._durable, self._name = durable, name
         self._request: StepRequest  # made when the block is entered
 
-    def _wait(self) -> LockWait:
+    def wait(self) -> LockWait:
+        """The wait for the lock, in its place in the order of steps. Raises BadStep."""
         run = self._durable
         run.checkpoints.decide(run.checkpoints.here())  # it may have caught the error that has left an earlier block
-        if run.has_lock(self._name):
+        if self._name in run.locks:
             raise BadStep(self._name, AGAIN)
         self._request = run.locks[self._name] = run.asked(f"{LOCKED}{self._name}")
         return LockWait(run, self._request, self._name)
 
     async def __aenter__(self) -> int:
-        wait = self._wait()
+        wait = self.wait()
         try:
             number: int = await self._durable.over(wait)
         except BaseException:
@@ -207,13 +217,14 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._durable.locks.pop(self._name, None)
         if error is None:
             await self._leave()
         else:
             self._durable.checkpoints.left_by_error(self._request, self._leave)
 
     def __enter__(self) -> int:
-        wait, run = self._wait(), self._durable
+        wait, run = self.wait(), self._durable
         try:
             number: int = run.wait_here(run.over_here(wait))
         except BaseException:
@@ -224,6 +235,7 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._durable.locks.pop(self._name, None)
         if error is None:
             self._durable.wait_here(self._leave())
         else:
@@ -235,11 +247,11 @@ class Lock:
         run, key = self._durable, self._request.key
         run.stay(key)
         entry = run.checkpoints.entries.get(key)
-        if entry is None or not is_own(run, entry) or entry.left == LEFT:
+        if entry is None or not is_own(run, entry) or entry.exit == LEFT:
             return
         try:
-            if entry.left != LEAVING:
-                run.checkpoints.keep(self._request, replace(entry, left=LEAVING), is_last=True)
+            if entry.exit != LEAVING:
+                run.checkpoints.keep(self._request, replace(entry, exit=LEAVING), is_last=True)
                 await run.backend.save(run.run)
             await self._end(entry)
         except BaseException:
@@ -248,11 +260,11 @@ class Lock:
 
     async def _end(self, entry: Checkpoint) -> None:
         run = self._durable
-        [line] = await run.backend.get([entry.line])
+        [lock] = await run.backend.get([entry.lock])
         outcomes = [locks.ended(entry.child)]
-        if line is not None and not line.state.final:
-            last = locks.last_turn(line)
+        if lock is not None and not lock.state.final:
+            last = locks.last_turn(lock)
             if last.turn == entry.child:
-                outcomes.append(locks.freed(line, last))
+                outcomes.append(locks.freed(lock, last))
         await run.backend.settle(outcomes)
-        run.checkpoints.keep(self._request, replace(entry, left=LEFT), is_last=True)
+        run.checkpoints.keep(self._request, replace(entry, exit=LEFT), is_last=True)

@@ -23,7 +23,7 @@ from treadle.policy import guilt
 from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 
@@ -69,6 +69,14 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
     fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
     version = [pair for pair in record.checkpoints if pair[0] == BEGUN_WITH]
     return (round_note(Round()), fork, *version, *pairs)
+
+
+def turns_given_up(record: Record, step: str | None) -> list[str]:
+    """The turns of locks that the job has or waits for, and whose entries do not stay when it runs again from this
+    step. Raises as `rewound`."""
+    entries = entries_of(record)
+    kept = entries_before(record, entries, step)
+    return [entry.child for name, entry in entries.items() if entry.lock and not entry.exit and name not in kept]
 
 
 def forked_from(record: Record) -> ForkedFrom | None:

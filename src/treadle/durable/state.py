@@ -30,7 +30,7 @@ class DurableState:
         self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
-        self.locks: dict[str, StepRequest] = {}  # by the name, locks of this run
+        self.locks: dict[str, StepRequest] = {}  # by their names, those that this run has or waits for
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
@@ -75,12 +75,6 @@ class DurableState:
     async def adopted(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
         """These jobs as children of the run's job."""
         return await self.backend.adopted(self.run, jobs, time_left(self.run.record, self.moment()))
-
-    def has_lock(self, name: str) -> bool:
-        """Whether this run has the lock, or waits for it."""
-        request = self.locks.get(name)
-        entry = None if request is None else self.checkpoints.entries.get(request.key)
-        return request is not None and not (entry is not None and entry.left)
 
     async def leave_caught(self) -> None:
         """Leave the locks whose blocks were left by errors that the function has caught."""

@@ -127,8 +127,8 @@ class Durable(StepTaker):
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
-        if (name := next(filter(self.has_lock, self.locks), None)) is not None:
-            raise BadStep("restart", f"this job has the lock {name!r}: leave its block first")
+        if self.locks:
+            raise BadStep("restart", f"this job has the lock {next(iter(self.locks))!r}: leave its block first")
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):

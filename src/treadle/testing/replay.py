@@ -23,7 +23,18 @@ from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import APPLIED, NewJob, Outcome, Record, Settled, State
-from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
+from treadle.durable import (
+    Checkpoints,
+    Durable,
+    DurableBackend,
+    DurableRun,
+    LockWait,
+    Pending,
+    StepRequest,
+    Wait,
+    is_suspension,
+    locks_of,
+)
 from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.policy.retry import read_policy
@@ -280,6 +291,12 @@ class _RecordedDurable(Durable):
             return super().asked(name, args)
         finally:
             self.steps.of_wait = False
+
+    async def _look(self, wait: Wait) -> Pending | None:
+        entry = wait.request.entry
+        if isinstance(wait, LockWait) and (entry is None or not entry.has_value):
+            self.steps.stop(wait.request.key)
+        return await super()._look(wait)
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """True for a mark that the job has; nothing says whether it would get another one."""

@@ -158,7 +158,7 @@ class WorkerDurableBackend:
         return await self._repeat(lambda: self._storage.settle(outcomes))
 
     def joining(self, name: str) -> asyncio.Lock:
-        """The jobs of this worker join the line of a lock one after the other: each changes the row of the line."""
+        """The jobs of this worker ask for a lock one after the other: each changes the row of the lock."""
         return self._joining.setdefault(name, asyncio.Lock())
 
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
