@@ -32,6 +32,7 @@ class DurableBackend(Protocol):
 
     loop: asyncio.AbstractEventLoop
     sizes: Sizes
+    offload: int  # bytes above which a text goes to the blob store; 0: there is none
 
     def now(self) -> float: ...
     def random(self) -> float: ...

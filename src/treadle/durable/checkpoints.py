@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -33,11 +32,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import UNREADABLE, BadStep, StepMismatch
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
 from treadle.durable.branches import Branch, branch_here, has_ended, place_here
 from treadle.durable.failures import Failure
+from treadle.durable.history_size import HistorySize
 from treadle.tasks.options import Sizes
 
 log = logging.getLogger("treadle")
@@ -152,14 +152,16 @@ class Raised(NamedTuple):
 class Checkpoints:
     """The steps of one job, stored before or in this run."""
 
-    def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None, round: int = 0) -> None:
+    def __init__(
+        self, job: str, stored: Pairs, sizes: Sizes, place: object = None, round: int = 0, offload: int = 0
+    ) -> None:
         """`place`: the task or thread that runs the job's function; None: the one that asks for the first step.
-        `round`: how often the job was reopened."""
-        self.job, self._sizes, self.round = job, sizes, round
+        `round`: how often the job was reopened. `offload`: bytes above which a text goes to the blob store; 0: there is
+        none."""
+        self.job, self.round, self.size = job, round, HistorySize(job, sizes, offload)
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
-        self._size, self._most = 0, sizes.steps
         for key, text in stored:
             if key.startswith(OURS):
                 continue
@@ -175,7 +177,7 @@ class Checkpoints:
                 and entry.failure.round < round
             ):
                 continue  # an operator has reopened the job, so that it tries this step again
-            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
+            self.size.add(key, len(text) if text.isascii() else len(text.encode()))
             self.entries[key] = entry
         self._next = {entry.after: key for key, entry in self.entries.items()}
         self._counts: dict[str, int] = {}
@@ -268,10 +270,7 @@ class Checkpoints:
         there = None if after.endswith("&") else self._next.get(after)
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
-        if len(self.entries) >= self._most:
-            error = TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._most)
-            error.fails_as = CODE
-            raise error
+        self.size.refuse_more(len(self.entries))
 
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
@@ -316,31 +315,11 @@ class Checkpoints:
         """Add the entry, to be stored. Raises TooLarge, and then adds nothing. Its job fails at once: a further attempt
         would take the same steps. `is_last`: the job fails with it, so it is stored whatever the sizes of the
         others."""
-        text = msgspec.json.encode(entry).decode()
-        size = len(text.encode())
-        if size > defaults.WARN_AT * self._sizes.step:
-            self._warn(f"the result of step {request.key!r} has {size:,} of at most {self._sizes.step:,} bytes")
-        before = self.entries.get(request.key)
-        known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
-        whole = self._size - known + size + len(request.key.encode())
-        if not is_last:
-            if size > self._sizes.step:
-                raise TooLarge.of_result(
-                    f"the checkpoint of step {request.key!r} of job {self.job}", size, self._sizes.step
-                )
-            if whole > self._sizes.checkpoints:
-                of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
-                raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
-        if self._size <= defaults.WARN_AT * self._sizes.checkpoints < whole:
-            self._warn(f"its steps have {whole:,} of at most {self._sizes.checkpoints:,} bytes")
-        if before is None and len(self.entries) + 1 == math.ceil(defaults.WARN_AT * self._sizes.steps):
-            self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
-        self._size = whole
-        self.entries[request.key] = entry
-        self.unsaved[request.key] = text
-
-    def _warn(self, what: str) -> None:
-        log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)
+        text, key, before = msgspec.json.encode(entry).decode(), request.key, self.entries.get(request.key)
+        replaced = None if before is None else len(msgspec.json.encode(before))
+        self.size.keep(key, len(text.encode()), replaced, len(self.entries), is_last)
+        self.entries[key] = entry
+        self.unsaved[key] = text
 
     def note(self, pair: tuple[str, str]) -> None:
         """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""

@@ -27,7 +27,9 @@ class DurableState:
         self.run, self.backend = run, backend
         row = run.record
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
-        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
+        self.checkpoints = Checkpoints(
+            row.job.id, row.checkpoints, backend.sizes, place, row.reopenings, backend.offload
+        )
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
         self.locks: dict[str, StepRequest] = {}  # by their names, those that this run has or waits for

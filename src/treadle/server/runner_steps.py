@@ -79,6 +79,7 @@ class RunnerBackend:
     def __init__(self, app: AppCore, gate: IncomingRows, token: Token, lease: float, record: Record) -> None:
         self._app, self._gate, self._token, self._lease = app, gate, token, lease
         self.loop, self.sizes, self.now = asyncio.get_running_loop(), app.sizes, app.now
+        self.offload = app.storage.capabilities.offload
         self.run = RunnerRun(record, record.started_at or app.now())
         # It has no services that call functions: the runner calls them.
         self.durable = Durable(self.run, cast("DurableBackend", self), None)

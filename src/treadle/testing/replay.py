@@ -309,7 +309,7 @@ class _Backend:
     """The services of a worker, without a worker: nothing is stored."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: AppCore, now: float) -> None:
-        self.loop, self.sizes, self._core, self._now = loop, core.sizes, core, now
+        self.loop, self.sizes, self.offload, self._core, self._now = loop, core.sizes, 0, core, now
 
     def now(self) -> float:
         return self._now

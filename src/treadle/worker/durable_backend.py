@@ -49,7 +49,7 @@ class WorkerDurableBackend:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
         self._heartbeat, self._threads = parts.heartbeat, parts.pools.threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
-        self.random = parts.app.random
+        self.random, self.offload = parts.app.random, parts.storage.capabilities.offload
         self._layers, self._sending = overrides(parts.app.layers, "step"), overrides(parts.app.layers, "enqueue")
         self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reads: Batcher[str, Record | None] = Batcher(self._get, READ_AT_ONCE)
