@@ -36,7 +36,7 @@ from treadle.core import defaults
 from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
-from treadle.durable.branches import Branch, branch_here, has_ended, place_here
+from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
 from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
 
@@ -174,7 +174,7 @@ class Checkpoints:
             self.entries[key] = entry
         self._next = {entry.after: key for key, entry in self.entries.items()}
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, tuple[Branch, str]] = {}
+        self._owners: dict[str, Position] = {}  # behind the last step of each name
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
@@ -192,13 +192,14 @@ class Checkpoints:
         self.decide(branch)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
-        self._owners[name] = branch, key
         entry = self.entries.get(key)
         self._check(key, branch.last, entry)
         if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, branch.last, entry, branch, args)
-        branch.last = key
+        branch.last, branch.count = key, branch.count + 1
+        self._owners[name] = position = branch.position
+        position_here.set(position)
         self._open.add(key)
         self.around.update(branch.outer)
         return request
@@ -228,23 +229,25 @@ class Checkpoints:
         place = place_here()
         if self._root is None:
             self._root = Branch(self, place, "")
-        branch = branch_here.get()
-        if branch is None or branch.checkpoints is not self:
-            branch = self._root
-        if branch.place != place:
-            branch = branch.begun(place)
-            if isinstance(place, asyncio.Task):
-                self.tasks.add(place)
-        branch_here.set(branch)
+        position = position_here.get()
+        if position is None or position.branch.checkpoints is not self:
+            position = Position(self._root, "")  # this place began before the first step
+        if position.branch.place == place:
+            return position.branch
+        branch = begun_at(position, place)
+        if isinstance(place, asyncio.Task):
+            self.tasks.add(place)
+        position_here.set(branch.position)
         return branch
 
     def _own(self, name: str, branch: Branch) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
-        owner, key = self._owners.get(name, (branch, ""))
-        if owner is branch:
+        taken = self._owners.get(name)
+        if taken is None or taken.branch is branch:
             return
-        in_order = branch.is_in(owner) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
-        if key in self._open or not in_order or owner.outer != branch.outer:
+        owner = taken.branch
+        in_order = branch.follows(taken) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
+        if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
@@ -270,13 +273,13 @@ class Checkpoints:
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = branch_here.set(request.branch.inside(request.key))
+        token = position_here.set(request.branch.inside(request.key).position)
         running = _running.set(request.key)
         try:
             yield
         finally:
             _running.reset(running)
-            branch_here.reset(token)
+            position_here.reset(token)
 
     # --- errors
 

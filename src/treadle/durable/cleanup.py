@@ -25,7 +25,7 @@ from treadle.core.job import not_done
 from treadle.core.model import Outcome, Record
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
-from treadle.durable.branches import Branch, branch_here, place_here
+from treadle.durable.branches import Branch, place_here, position_here
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoints, StepRequest
 from treadle.durable.failures import leaves
 from treadle.durable.pending import Pending
@@ -274,7 +274,7 @@ class Cleanup(Durable):
         errors = list[BaseException]()
         for undo in reversed(tuple(self.undos.registered)):
             self.steps.undoing = Branch(self.steps, place_here(), "&")
-            branch_here.set(self.steps.undoing)
+            position_here.set(self.steps.undoing.position)
             try:
                 await self.step(undo.name, undo.function, undo.args, undo.kwargs)
             except Exception as error:

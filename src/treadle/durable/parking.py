@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import math
 from asyncio import locks, queues, tasks
 from collections.abc import Iterator
+from types import AsyncGeneratorType, GeneratorType, MethodType
 from typing import Any, Final, NamedTuple
 
 from treadle.core.errors import BadStep
@@ -34,6 +36,7 @@ REACHED: Final = 2_000  # objects that are looked at for that
 TIMED: Final = "asyncio.timeout and asyncio.wait_for begin anew in each run; write `async with current().timeout(...)`"
 RACED: Final = "asyncio takes what is done first, which may differ in the next run; use current().first or as_completed"
 _PRIMITIVES: Final = (locks.__file__, queues.__file__)
+_GENERATORS: Final = (GeneratorType, AsyncGeneratorType)
 
 
 class Parked(NamedTuple):
@@ -172,7 +175,7 @@ class Parking:
                 continue
             seen.add(id(task))
             chain = list(_chain(task))
-            if _is_timed(chain):
+            if _is_timed(task, chain):
                 raise Refused(TIMED)
             if task in self._parked:
                 continue
@@ -213,26 +216,33 @@ def _chain(task: asyncio.Task[Any]) -> Iterator[Any]:
         coroutine = coroutine.cr_await
 
 
-def _is_timed(chain: list[Any]) -> bool:
-    """Whether one of these coroutines is in a block of `asyncio.timeout` or anyio with a time."""
-    return any(_ends_in_time(block) for coroutine in chain for block in _blocks(coroutine))
+def _is_timed(task: asyncio.Task[Any], chain: list[Any]) -> bool:
+    """Whether the task is in a block of `asyncio.timeout` or anyio with a time, in one of these coroutines."""
+    return any(_cuts_off(task, manager) for coroutine in chain for manager in _managers(coroutine))
 
 
-def _blocks(code: Any) -> Iterator[Any]:
-    """The managers of the `with` blocks in which a coroutine or generator is, and those inside of decorated ones."""
-    for thing in gc.get_referents(code):
-        manager: Any = getattr(thing, "__self__", None)
-        if manager is not None:
+def _managers(coroutine: Any) -> Iterator[Any]:
+    """The objects to which a coroutine refers. The managers of the `with` blocks in which it is are among them: its
+    frame has the bound method that ends such a block; from Python 3.14 on, the function and the manager."""
+    todo, seen = [coroutine], set[int]()
+    while todo:
+        for thing in gc.get_referents(todo.pop()):
+            manager: Any = thing.__self__ if type(thing) is MethodType else thing
             yield manager
-            if hasattr(manager, "gen"):
-                yield from _blocks(manager.gen)
+            inner = inspect.getattr_static(manager, "gen", None)
+            if type(inner) in _GENERATORS and id(inner) not in seen:  # of contextlib.contextmanager
+                seen.add(id(inner))
+                todo.append(inner)
 
 
-def _ends_in_time(block: Any) -> bool:
-    if isinstance(block, asyncio.Timeout):
-        return block.when() is not None
-    is_scope = type(block).__module__.startswith("anyio.") and hasattr(block, "deadline")
-    return is_scope and block.deadline != math.inf
+def _cuts_off(task: asyncio.Task[Any], manager: Any) -> bool:
+    """Whether this is the manager of a block with a time that the task has entered and not left."""
+    kind = type(manager)
+    if issubclass(kind, asyncio.Timeout):
+        return manager._task is task and manager._timeout_handler is not None
+    if not kind.__module__.startswith("anyio.") or not hasattr(manager, "deadline"):
+        return False
+    return manager._host_task is task and manager._active and manager.deadline != math.inf
 
 
 def _awaited(waiter: Any, chain: list[Any]) -> list[Any] | None:
