@@ -33,9 +33,10 @@ class Branch:
         self.checkpoints, self.place, self.last = checkpoints, place, last
         self.parent, self.outer = parent, outer
 
-    def begun(self, place: object) -> Branch:
-        """The branch of a task or thread that began in this one."""
-        last = self.last if self.last.endswith(("&", ">")) else f"{self.last}&"
+    def begun(self, place: object, last: str) -> Branch:
+        """The branch of a task or thread that was created in this one, behind the step `last`: how far this branch has
+        come when the task begins differs between runs."""
+        last = last if last.endswith(("&", ">")) else f"{last}&"
         return Branch(self.checkpoints, place, last, self, self.outer)
 
     def inside(self, key: str) -> Branch:
@@ -62,7 +63,8 @@ class Branch:
         return True
 
 
-branch_here: ContextVar[Branch | None] = ContextVar("treadle_branch", default=None)
+branch_here: ContextVar[tuple[Branch, str] | None] = ContextVar("treadle_branch", default=None)
+"""The branch of this context, and its last step: a task that is created here gets a copy."""
 
 
 def place_here() -> object:

@@ -85,7 +85,8 @@ class Checkpoint(Struct, omit_defaults=True):
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
-STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
+# Kinds of requests: a mark is not awaited, and a call is that of a step's function.
+STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 MOST_VALUES = 1_000  # of the arguments of a step with a checksum
 LONGEST_TEXT = 65_536  # characters or bytes of each
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
@@ -199,6 +200,7 @@ class Checkpoints:
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, branch.last, entry, branch, args)
         branch.last = key
+        branch_here.set((branch, key))
         self._open.add(key)
         self.around.update(branch.outer)
         return request
@@ -208,10 +210,8 @@ class Checkpoints:
         self._open.discard(request.key)
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
-        """The function awaits this step, sleep or wait, or passes this mark. Does nothing in a run of a job."""
-
-    def before_call(self, request: StepRequest) -> None:
-        """The function of this step is about to run. Does nothing in a run of a job."""
+        """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
+        Does nothing in a run of a job. Coroutines call `DurableState.reached`."""
 
     def is_over(self, key: str) -> bool:
         """Whether the step has its result or its failure."""
@@ -228,14 +228,14 @@ class Checkpoints:
         place = place_here()
         if self._root is None:
             self._root = Branch(self, place, "")
-        branch = branch_here.get()
-        if branch is None or branch.checkpoints is not self:
-            branch = self._root
+        branch, last = branch_here.get() or (self._root, "")
+        if branch.checkpoints is not self:
+            branch, last = self._root, ""
         if branch.place != place:
-            branch = branch.begun(place)
+            branch = branch.begun(place, last)
             if isinstance(place, asyncio.Task):
                 self.tasks.add(place)
-        branch_here.set(branch)
+            branch_here.set((branch, branch.last))
         return branch
 
     def _own(self, name: str, branch: Branch) -> None:
@@ -270,7 +270,8 @@ class Checkpoints:
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = branch_here.set(request.branch.inside(request.key))
+        inside = request.branch.inside(request.key)
+        token = branch_here.set((inside, inside.last))
         running = _running.set(request.key)
         try:
             yield
