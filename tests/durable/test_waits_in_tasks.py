@@ -337,3 +337,31 @@ async def test_a_task_that_nothing_awaits_does_not_keep_the_run(app: App, clock:
     assert await job.result(0) == "slept"
     for task in for_ever:
         task.cancel()
+
+
+@shows("a branch is found again by where it was created, however far the function had come when it began")
+async def test_a_branch_next_to_the_body_of_its_group(app: App, clock: HandClock, ledger: Ledger) -> None:
+    """In the first run the body awaits the storage before the branch begins; later runs have its steps at once."""
+
+    async def branch() -> None:
+        await current().step("branch", ledger.do, "branch")
+        await current().sleep(30, name="branch")
+
+    @app.task(retry=ONCE)
+    async def boss() -> str:
+        here = current()
+        await here.step("before", ledger.do, "before")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(branch())
+            await here.step("body", ledger.do, "body")
+            await here.sleep(60, name="body")
+            await here.step("more", ledger.do, "more")
+        return "done"
+
+    job = await boss.enqueue()
+    for _ in range(3):
+        await drain(app)
+        clock.advance(31)
+    await drain(app)
+    assert await job.result(0) == "done"
+    assert ledger.function_done == {"before": 1, "branch": 1, "body": 1, "more": 1}

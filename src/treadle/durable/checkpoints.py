@@ -85,7 +85,8 @@ class Checkpoint(Struct, omit_defaults=True):
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
-STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
+# Kinds of requests: a mark is not awaited, and a call is that of a step's function.
+STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 MOST_VALUES = 1_000  # of the arguments of a step with a checksum
 LONGEST_TEXT = 65_536  # characters or bytes of each
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
@@ -209,10 +210,8 @@ class Checkpoints:
         self._open.discard(request.key)
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
-        """The function awaits this step, sleep or wait, or passes this mark. Does nothing in a run of a job."""
-
-    def before_call(self, request: StepRequest) -> None:
-        """The function of this step is about to run. Does nothing in a run of a job."""
+        """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
+        Does nothing in a run of a job. Coroutines call `DurableState.reached`."""
 
     def is_over(self, key: str) -> bool:
         """Whether the step has its result or its failure."""
