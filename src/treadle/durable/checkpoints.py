@@ -198,7 +198,7 @@ class Checkpoints:
         if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, branch.last, entry, branch, args)
-        branch.last, branch.steps = key, branch.steps + 1
+        branch.last, branch.taken = key, branch.taken + 1
         self._owners[name] = position = branch.position
         position_here.set(position)
         self._open.add(key)
