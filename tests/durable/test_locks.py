@@ -11,6 +11,7 @@ import pytest
 from tests.durable.kit import AGAIN, Ledger, error_of
 from treadle import App, Retry, State, current
 from treadle.admin.histories import histories
+from treadle.cli import job_view
 from treadle.testing import Endless, HandClock, drain, replay
 from treadle.workflow.locks import IDLE, LOCK
 from treadle_testkit.shows import shows
@@ -361,6 +362,9 @@ async def test_explain_names_the_owner_of_a_lock_and_a_deadlock(app: App, clock:
     assert (step.name, step.value, step.done) == ("lock:account:7", None, False)
     [step] = [step for step in (await app.jobs.history(a)).steps if step.kind == "lock"]
     assert (step.value, step.done) == (account.numbers[0], False)
+    shown = [dict(job_view.steps(await app.jobs.get(job)))["lock:account:7"] for job in (a, c)]
+    assert shown == ["has the lock", "waits for the lock"]
+    assert {job_view._name(row) for row in await rows(app)} == {"(lock account:7)"}
     for job in (b, c, a):
         await app.jobs.cancel(job)
 

@@ -450,3 +450,14 @@ async def test_a_lock_of_runners(site: Site) -> None:
     assert (await again.step("x", lock=True))["result"] == entered["result"] + 1
     assert await again.report(state="succeeded") == "applied"
     assert "at most one of" in await first.step("x", 422, lock=True, sleep=1)
+
+
+async def test_the_child_of_a_paused_job_of_a_runner_ends_with_it(site: Site) -> None:
+    """The job waits for it no longer, so only its history names the child."""
+    run = await site.run()
+    assert await run.step("first", call=child(delay=1_000)) == {"status": "suspended"}
+    await site.app.jobs.pause(run.id)
+    assert await site.app.jobs.cancel(run.id) == 1
+    assert await site.claim() == []
+    [part] = (await site.app.jobs.list(task="part")).records
+    assert part.state == "cancelled"

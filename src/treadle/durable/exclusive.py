@@ -55,12 +55,14 @@ class LockWait:
 
     async def look(self) -> Pending | None:
         """See `Wait`."""
-        run, request, turn = self._run, self.request, None
+        run, request, row, turn = self._run, self.request, self._run.run.record, None
         entry = run.checkpoints.entries.get(request.key)
         if entry is not None and entry.has_value and (entry.exit or is_own(run, entry)):
             return None
+        if entry is not None and not entry.lock:
+            raise StepMismatch(row.id, request.key, request.after, "another step of that name")
         if entry is not None:
-            [stored] = await run.backend.get([entry.child])
+            [stored] = await run.backend.get([entry.lock])
             if is_own(run, entry):
                 turn = await self._present(stored)
             elif stored is not None:
@@ -68,7 +70,7 @@ class LockWait:
         if turn is None:
             async with run.backend.joining(self._name):
                 turn = await self._join()
-        joined = request.entry_of(child=turn.id, lock=turn.lock)
+        joined = request.entry_of(lock=turn.id, row=turn.lock)
         if turn.ahead:
             run.checkpoints.keep(request, joined)
             return Pending((turn.ahead,))
@@ -156,19 +158,20 @@ class LockWait:
 
     def value(self) -> int:
         """See `Wait`."""
-        run, request = self._run, self.request
-        entry = run.checkpoints.entries[request.key]
-        if not entry.lock or not isinstance(entry.value, Raw):
-            raise StepMismatch(run.run.record.id, request.key, request.after, "another step of that name")
-        return msgspec.json.decode(entry.value, type=int)
+        value = self._run.checkpoints.entries[self.request.key].value
+        assert isinstance(value, Raw)
+        return msgspec.json.decode(value, type=int)
 
     async def conclude(self) -> None:
         """Nothing is to be done when the job has the lock."""
 
+    def lose(self) -> None:
+        """A lock takes part in no race."""
+
     async def drop(self) -> None:
         """The function waits no longer: the turn ends with the one before it."""
         entry = self._run.checkpoints.entries.get(self.request.key)
-        [stored] = await self._run.backend.get([entry.child]) if entry is not None and entry.child else [None]
+        [stored] = await self._run.backend.get([entry.lock]) if entry is not None and entry.lock else [None]
         if stored is not None and not stored.state.final:
             await self._run.backend.settle([locks.given_up(stored)])
 
@@ -176,7 +179,7 @@ class LockWait:
 def is_own(run: StepTaker, entry: Checkpoint) -> bool:
     """Whether the turn of this entry is of this job since it was reopened last. A fork has the entries of another job,
     and a cleanup those of the job that has ended."""
-    return entry.child.startswith(locks.turn_stem(run.run.record))
+    return entry.lock.startswith(locks.turn_stem(run.run.record))
 
 
 async def leave(durable: Durable, name: str) -> None:
@@ -260,11 +263,11 @@ class Lock:
 
     async def _end(self, entry: Checkpoint) -> None:
         run = self._durable
-        [lock] = await run.backend.get([entry.lock])
-        outcomes = [locks.ended(entry.child)]
+        [lock] = await run.backend.get([entry.row])
+        outcomes = [locks.ended(entry.lock)]
         if lock is not None and not lock.state.final:
             last = locks.last_turn(lock)
-            if last.turn == entry.child:
+            if last.turn == entry.lock:
                 outcomes.append(locks.freed(lock, last))
         await run.backend.settle(outcomes)
         run.checkpoints.keep(self._request, replace(entry, exit=LEFT), is_last=True)

@@ -5,47 +5,32 @@ and no step is in progress. It then waits for all parked waits together, and run
 
 The tasks of a run are that of its function, those that have used durable code, and those that these await. If one of
 them awaits anything else, such as a reply over the network, the run is not suspended: it keeps its slot, and looks at
-its waits every second until that task is parked or has ended. A lock, event or queue of asyncio counts as a wait for
-another task if a parked task holds it in a variable.
-
-A program whose path would depend on the time of a run is refused: `asyncio.timeout` and `asyncio.wait_for` around a
-wait, and asyncio's ways to take the first of several tasks.
+its waits every second until that task is parked or has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import math
-from asyncio import locks, queues, tasks
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from treadle.core.errors import BadStep
+from treadle.durable.awaits import Refused, groups_of, others_of
 from treadle.durable.backend import Suspend
+from treadle.durable.checkpoints import StepRequest
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait
 
 LOOK: Final = 1.0  # s between two looks at the waits of a run that something else keeps from being suspended
-DEPTH: Final = 3  # references from the frames of a parked task to a lock that it holds
-REACHED: Final = 2_000  # objects that are looked at for that
-
-TIMED: Final = "asyncio.timeout and asyncio.wait_for begin anew in each run; write `async with current().timeout(...)`"
-RACED: Final = "asyncio takes what is done first, which may differ in the next run; use current().first or as_completed"
-_PRIMITIVES: Final = (locks.__file__, queues.__file__)
 
 
 class Parked(NamedTuple):
-    """A task that waits."""
+    """A task that waits. `wait`: None if it is where the history ends."""
 
-    wait: Wait
-    pending: Pending
+    request: StepRequest
+    wait: Wait | None
+    pending: Pending | None
     over: asyncio.Future[None]
-
-
-class Refused(Exception):
-    """A task awaits a wait in a way that a later run could not repeat."""
 
 
 class Parking:
@@ -59,13 +44,13 @@ class Parking:
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
-    async def park(self, wait: Wait, pending: Pending) -> None:
-        """Park this task. Returns when it should look again. Raises Suspend or CancelledError if the run is suspended,
-        and BadStep."""
+    async def park(self, request: StepRequest, wait: Wait | None = None, pending: Pending | None = None) -> None:
+        """Park this task. Returns when it should look again, or raise the ending. Raises Suspend or CancelledError if
+        the run is suspended, and BadStep."""
         task = asyncio.current_task()
         assert task is not None
         over = self._run.backend.loop.create_future()
-        self._parked[task], self._is_quiet = Parked(wait, pending, over), False
+        self._parked[task], self._is_quiet = Parked(request, wait, pending, over), False
         self.changed()
         try:
             await over
@@ -95,13 +80,15 @@ class Parking:
         if not self._parked or run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
+        is_at_end = any(parked.wait is None for parked in self._parked.values())
         try:
-            others = None if any(parked.over.done() for parked in self._parked.values()) else self._busy()
+            is_late = any(parked.over.done() for parked in self._parked.values())
+            others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
         except Refused as refused:
             self._run.refuse(str(refused))
             for parked in self._parked.values():
                 if not parked.over.done():
-                    parked.over.set_exception(BadStep(parked.wait.request.key, str(refused)))
+                    parked.over.set_exception(BadStep(parked.request.key, str(refused)))
             return
         if others is None:
             self.changed()  # a task has not had its turn
@@ -114,17 +101,33 @@ class Parking:
         elif not was_quiet:
             self._is_quiet = True
             self.changed()
+        elif is_at_end:
+            self.release()
         else:
             self._suspend()
 
+    def release(self) -> None:
+        """Let the tasks go on that are where the history ends."""
+        for group in groups_of(*self._tasks()):
+            group._abort()  # type: ignore[attr-defined]  # its public way to cancel its tasks is to fail
+        for parked in self._parked.values():
+            if parked.wait is None and not parked.over.done():
+                parked.over.set_result(None)
+
+    def _tasks(self) -> tuple[list[asyncio.Task[Any]], asyncio.Task[Any] | None]:
+        """The tasks that have used durable code, and that of the function; None: a thread runs it."""
+        root = self._run.run.place
+        known = [task for task in self._run.checkpoints.tasks if not task.done()]
+        return known, root if isinstance(root, asyncio.Task) else None
+
     def _outer(self) -> set[str]:
         """The steps whose functions wait themselves."""
-        return {key for parked in self._parked.values() for key in parked.wait.request.branch.outer}
+        return {key for parked in self._parked.values() for key in parked.request.branch.outer}
 
     @property
     def pending(self) -> list[Pending]:
         """The rows and instants that the parked tasks wait for."""
-        return [parked.pending for parked in self._parked.values()]
+        return [parked.pending for parked in self._parked.values() if parked.pending is not None]
 
     def _is_done(self, _: object) -> None:
         self.changed()
@@ -146,6 +149,8 @@ class Parking:
         while self._parked:
             await asyncio.sleep(LOOK)
             for task, parked in tuple(self._parked.items()):
+                if parked.wait is None or parked.pending is None:
+                    continue
                 try:
                     if parked.pending.new:
                         await self._run.backend.store_all(parked.pending.new)
@@ -156,109 +161,3 @@ class Parking:
                     continue
                 if is_due and self._parked.get(task) is parked and not parked.over.done():
                     parked.over.set_result(None)
-
-    # --- the tasks of the run
-
-    def _busy(self) -> list[asyncio.Future[Any]] | None:
-        """The futures that the tasks of the run await, without its waits and its tasks. None: a task is about to run.
-        Raises Refused."""
-        todo: list[Any] = [task for task in self._run.checkpoints.tasks if not task.done()]
-        if isinstance(self._run.run.place, asyncio.Task):
-            todo.append(self._run.run.place)
-        seen, others = set[int](), list[asyncio.Future[Any]]()
-        while todo:
-            task = todo.pop()
-            if id(task) in seen or task.done():
-                continue
-            seen.add(id(task))
-            chain = list(_chain(task))
-            if _is_timed(chain):
-                raise Refused(TIMED)
-            if task in self._parked:
-                continue
-            waiter = getattr(task, "_fut_waiter", None)
-            if waiter is None or waiter.done():
-                return None
-            awaited = _awaited(waiter, chain)
-            if awaited is not None:
-                todo += [other for other in awaited if isinstance(other, asyncio.Task)]
-                others += [other for other in awaited if not isinstance(other, asyncio.Task) and not other.done()]
-            elif not self._holds(_primitive(chain)):
-                others.append(waiter)
-        return others
-
-    def _holds(self, primitive: object) -> bool:
-        """Whether a parked task refers to this lock, event or queue in its own frames."""
-        if primitive is None:
-            return False
-        for task in self._parked:
-            level: list[Any] = list(_chain(task))
-            seen = {id(thing) for thing in level}
-            for _ in range(DEPTH):
-                below = [thing for thing in gc.get_referents(*level) if id(thing) not in seen]
-                if any(thing is primitive for thing in below):
-                    return True
-                seen |= set(map(id, below))
-                if len(seen) > REACHED:
-                    break
-                level = [thing for thing in below if not isinstance(thing, type | asyncio.AbstractEventLoop)]
-        return False
-
-
-def _chain(task: asyncio.Task[Any]) -> Iterator[Any]:
-    """The coroutines of a task, each awaited by the one before it."""
-    coroutine: Any = task.get_coro()
-    while getattr(coroutine, "cr_frame", None) is not None:
-        yield coroutine
-        coroutine = coroutine.cr_await
-
-
-def _is_timed(chain: list[Any]) -> bool:
-    """Whether one of these coroutines is in a block of `asyncio.timeout` or anyio with a time."""
-    return any(_ends_in_time(block) for coroutine in chain for block in _blocks(coroutine))
-
-
-def _blocks(code: Any) -> Iterator[Any]:
-    """The managers of the `with` blocks in which a coroutine or generator is, and those inside of decorated ones."""
-    for thing in gc.get_referents(code):
-        manager: Any = getattr(thing, "__self__", None)
-        if manager is not None:
-            yield manager
-            if hasattr(manager, "gen"):
-                yield from _blocks(manager.gen)
-
-
-def _ends_in_time(block: Any) -> bool:
-    if isinstance(block, asyncio.Timeout):
-        return block.when() is not None
-    is_scope = type(block).__module__.startswith("anyio.") and hasattr(block, "deadline")
-    return is_scope and block.deadline != math.inf
-
-
-def _awaited(waiter: Any, chain: list[Any]) -> list[Any] | None:
-    """The tasks and futures that a task awaits together; None: something else. Raises Refused."""
-    if isinstance(waiter, asyncio.Task):
-        return [waiter]
-    if hasattr(waiter, "_children"):  # of asyncio.gather
-        return list(waiter._children)
-    names = [coroutine.cr_code.co_qualname for coroutine in chain if coroutine.cr_code.co_filename == tasks.__file__]
-    inner = chain[-1].cr_frame.f_locals if chain else {}
-    if any("_wait_for_one" in name for name in names):
-        raise Refused(RACED)
-    if "wait_for" in names:
-        raise Refused(TIMED)
-    if "_wait" in names:
-        if inner["timeout_handle"] is not None:
-            raise Refused(TIMED)
-        if inner["return_when"] != asyncio.ALL_COMPLETED:
-            raise Refused(RACED)
-        return list(inner["fs"])
-    group = inner.get("self")
-    return list(group._tasks) if isinstance(group, asyncio.TaskGroup) else None
-
-
-def _primitive(chain: list[Any]) -> object:
-    """The lock, event or queue of asyncio for which the last of these coroutines waits; None: it is something else."""
-    if not chain or chain[-1].cr_code.co_filename not in _PRIMITIVES:
-        return None
-    return chain[-1].cr_frame.f_locals.get("self")

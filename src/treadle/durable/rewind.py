@@ -76,7 +76,7 @@ def turns_given_up(record: Record, step: str | None) -> list[str]:
     step. Raises as `rewound`."""
     entries = entries_of(record)
     kept = entries_before(record, entries, step)
-    return [entry.child for name, entry in entries.items() if entry.lock and not entry.exit and name not in kept]
+    return [entry.lock for name, entry in entries.items() if entry.lock and not entry.exit and name not in kept]
 
 
 def forked_from(record: Record) -> ForkedFrom | None:
