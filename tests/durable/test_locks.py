@@ -365,6 +365,9 @@ async def test_explain_names_the_owner_of_a_lock_and_a_deadlock(app: App, clock:
     shown = [dict(job_view.steps(await app.jobs.get(job)))["lock:account:7"] for job in (a, c)]
     assert shown == ["has the lock", "waits for the lock"]
     assert {job_view._name(row) for row in await rows(app)} == {"(lock account:7)"}
+    said = {await app.jobs.explain(row) for row in await rows(app)}
+    assert "It is the row of the lock 'account:7', which a job has." in said
+    assert any(text.startswith(f"It is the turn of job {b.id} for the lock 'account:7': it ends") for text in said)
     for job in (b, c, a):
         await app.jobs.cancel(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Coroutine, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -16,6 +16,8 @@ from treadle.durable.checkpoints import STEP, Checkpoints, StepRequest
 from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.policy.rounds import round_of
 from treadle.workflow.plan import time_left
+
+T = TypeVar("T")
 
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
 
@@ -104,7 +106,7 @@ class DurableState:
         if asyncio.get_running_loop() is not self.backend.loop:
             raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
 
-    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def wait_here(self, work: Coroutine[Any, Any, T]) -> T:
         """In a thread: run the coroutine on the worker's event loop and wait for it."""
         try:
             asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from treadle.admin.explain.wording import at, count, named, on_job, worker_of
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import Record, State
 from treadle.durable import LOCKED, read_entry
-from treadle.workflow.locks import ahead_of, lock_of
+from treadle.workflow.locks import LockHeader, ahead_of, lock_of
 
 LOOKED: Final = 100  # turns that are read, and jobs that are followed
 
@@ -105,6 +105,14 @@ def words(lock: Locked) -> str:
         return f"{sentence}: {on_job('explain', lock.owner)} says what that job waits for."
     chain = ", ".join(f"{named(row)} waits for the lock {name!r}" for row, name in lock.circle)
     return f"{sentence}. None of them can go on: {chain}, up to this job. {on_job('cancel', lock.owner)} ends one."
+
+
+def words_of_row(lock: LockHeader) -> str:
+    """The sentence about a row of a lock."""
+    if not lock.job:
+        return f"It is the row of the lock {lock.lock!r}, which a job has."
+    turn = f"It is the turn of job {lock.job} for the lock {lock.lock!r}"
+    return f"{turn}: it ends as soon as that job has left the lock, or has ended, and the turns before it have ended."
 
 
 def _wait(number: int) -> str:
