@@ -265,7 +265,7 @@ async def test_a_call_of_a_job_with_a_key_or_an_id(site: Site) -> None:
         ("charge", {"after": "nothing"}, "step 'nothing': is not recorded"),
         ("charge#2", {}, "printable characters without '#'"),
         ("treadle:act", {}, "or begin with 'treadle:'"),
-        ("charge", {"result": 1, "sleep": 1}, "at most one of result, failure, sleep, wait and call"),
+        ("charge", {"result": 1, "sleep": 1}, "at most one of result, failure, sleep, wait, call and lock"),
         ("charge", {"after": "charge", "sleep": -1}, "sleep"),
         ("charge", {"after": "charge", "lease": -1}, "lease"),
         ("charge", {"after": "charge", "call": {"id": "", "task": "treadle.flow.x"}}, "are Treadle's own"),
