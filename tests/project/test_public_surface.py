@@ -53,8 +53,8 @@ SURFACE = {
 # classes that these objects take or return, and that no public module exports
 REACHED = """
     AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits Lock
-    MetricsReader Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When Workflow
-    Workflows
+    MetricsReader Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When
+    Workflow Workflows
 """
 
 

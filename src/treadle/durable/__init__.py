@@ -19,7 +19,6 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
-from treadle.durable.cleanup import begun_anew as begun_anew
 from treadle.durable.exclusive import LOCKED as LOCKED
 from treadle.durable.exclusive import Lock as Lock
 from treadle.durable.exclusive import LockWait as LockWait
@@ -39,6 +38,7 @@ from treadle.durable.many_children import plain as plain
 from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.pending import Pending as Pending
 from treadle.durable.races import First as First
+from treadle.durable.rewind import after_undos as after_undos
 from treadle.durable.rewind import forked as forked
 from treadle.durable.rewind import forked_from as forked_from
 from treadle.durable.rewind import rewound as rewound
