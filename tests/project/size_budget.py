@@ -15,8 +15,8 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_345, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_867, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
-    "treadle/durable": (2_728, 1),  # +149: operators, versions; +35: restart, warnings; +56: what a cleanup replays
-    "treadle/execution": (1_236, 0),  # the typed calls of a step; +11: operators, versions; +11: restart; +22: restart
+    "treadle/durable": (2_850, 1),  # +56: what a cleanup replays; +122: holders of locks, messages given back
+    "treadle/execution": (1_264, 0),  # the typed calls of a step; +11: operators, versions; +28: names of waits
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),

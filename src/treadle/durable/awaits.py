@@ -14,7 +14,7 @@ import asyncio
 import gc
 import math
 from asyncio import locks, queues, tasks
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 DEPTH: Final = 3  # references from the frames of a task to a lock that it holds
@@ -42,8 +42,8 @@ class Await(NamedTuple):
     """
 
     chain: list[Any]
-    all_of: list[Task] = []
-    others: list[asyncio.Future[Any]] = []
+    all_of: Sequence[Task] = ()
+    others: Sequence[asyncio.Future[Any]] = ()
     primitive: object = None
     waiter: asyncio.Future[Any] | None = None
 
@@ -82,7 +82,7 @@ def _await_of(task: Task, parked: Collection[Task]) -> Await | None:
         return None
     if (awaited := _futures(waiter, chain)) is None:
         primitive = _primitive(chain)
-        return Await(chain, [], [waiter]) if primitive is None else Await(chain, primitive=primitive, waiter=waiter)
+        return Await(chain, (), [waiter]) if primitive is None else Await(chain, primitive=primitive, waiter=waiter)
     tasks = [other for other in awaited if isinstance(other, asyncio.Task)]
     return Await(chain, tasks, [other for other in awaited if not isinstance(other, asyncio.Task)])
 

@@ -125,6 +125,7 @@ class Durable(StepTaker):
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""
+        self.checkpoints.decide(self.checkpoints.here())  # a message that was cut off is received in the next round
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):

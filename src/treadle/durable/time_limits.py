@@ -35,12 +35,14 @@ class TimePassed(BaseException):
 class TimeLimit:
     """`async with current().timeout(60):`, or `with current().sync.timeout(60):`. Raises TimeoutError."""
 
-    def __init__(self, run: DurableState, length: float | timedelta) -> None:
+    def __init__(self, run: DurableState, length: float | timedelta, name: str | None) -> None:
         self._run, self._length = run, seconds(length, "timeout")
+        self._key = "timeout" if name is None else f"timeout:{name}"
         self._timeout: asyncio.Timeout | None = None
         self._token: Token[Any] | None = None
         self._request: StepRequest  # made when the block is entered
         self._is_over = False
+        self._before: Checkpoint | None = None  # the entry before the limit has taken effect in this run
 
     @property
     def _until(self) -> float:
@@ -50,7 +52,7 @@ class TimeLimit:
 
     def _enter(self) -> None:
         run = self._run
-        self._request = run.asked("timeout")
+        self._request = run.asked(self._key)
         run.checkpoints.reach(self._request, MARK)
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
@@ -77,6 +79,8 @@ class TimeLimit:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as passed:
             raise self._error() from passed
+        if self._before is not None:  # something else has cancelled the block in that moment
+            self._run.checkpoints.keep(self._request, self._before)
 
     def __enter__(self) -> None:
         self._enter()
@@ -97,6 +101,7 @@ class TimeLimit:
         checkpoints = self._run.checkpoints
         entry = checkpoints.entries[self._request.key]
         if not entry.cut:
+            self._before = entry
             checkpoints.keep(self._request, replace(entry, cut=request.key))
             await self._run.backend.save(self._run.run)
         self._is_over = True
