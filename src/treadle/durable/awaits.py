@@ -11,10 +11,12 @@ wait, and asyncio's ways to take the first of several tasks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 from asyncio import locks, queues, tasks
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, Final, NamedTuple
 
 DEPTH: Final = 3  # references from the frames of a task to a lock that it holds
@@ -48,19 +50,22 @@ class Await(NamedTuple):
     waiter: asyncio.Future[Any] | None = None
 
 
-def others_of(known: Iterable[Task], root: Task | None, parked: Collection[Task]) -> list[asyncio.Future[Any]] | None:
+def others_of(
+    known: Iterable[Task], root: Task | None, parked: Collection[Task], *, refuses: bool
+) -> list[asyncio.Future[Any]] | None:
     """The futures that the tasks of the run await, without its parked waits and its tasks. None: a task is about to
     run. Raises Refused.
 
-    known  tasks that have used durable code
-    root   the task of the function
+    known    tasks that have used durable code
+    root     the task of the function
+    refuses  False: never raise Refused. What a job has done behind its waits is not refused at its end
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()
     if root is not None:
         todo.add(root)
     while todo:
         for task in todo:
-            if (awaits := _await_of(task, parked)) is None:
+            if (awaits := _await_of(task, parked, refuses)) is None:
                 return None
             seen[task] = awaits
             others += [other for other in awaits.others if not other.done()]
@@ -71,16 +76,32 @@ def others_of(known: Iterable[Task], root: Task | None, parked: Collection[Task]
     return others
 
 
-def _await_of(task: Task, parked: Collection[Task]) -> Await | None:
-    """What this task awaits; None: it is about to run. Raises Refused."""
+def groups_of(known: Iterable[Task], root: Task | None) -> list[asyncio.TaskGroup]:
+    """The groups of asyncio in which the tasks of the run are, or at whose end they wait. See `others_of`."""
+    todo, seen, groups = {*known} if root is None else {*known, root}, set[Task](), list[asyncio.TaskGroup]()
+    while todo:
+        task = todo.pop()
+        seen.add(task)
+        chain = list(_chain(task))
+        groups += _groups(task, chain)
+        awaited = _futures(getattr(task, "_fut_waiter", None), chain) or ()
+        todo |= {up for up in awaited if isinstance(up, asyncio.Task) and up not in seen and not up.done()}
+    return groups
+
+
+def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | None:
+    """What this task awaits; None: it is about to run. Raises Refused if it `refuses`."""
     chain = list(_chain(task))
-    _refuse_races(chain)
+    if refuses:
+        _refuse_races(task, chain)
     if task in parked:
         return Await(chain)
     waiter = getattr(task, "_fut_waiter", None)
     if waiter is None or waiter.done():
         return None
     if (awaited := _futures(waiter, chain)) is None:
+        if not refuses and _is_race(_names(chain)):
+            return Await(chain)  # its tasks are known if they use durable code
         primitive = _primitive(chain)
         return Await(chain, (), [waiter]) if primitive is None else Await(chain, primitive=primitive, waiter=waiter)
     tasks = [other for other in awaited if isinstance(other, asyncio.Task)]
@@ -115,6 +136,8 @@ def _reached(chains: Iterable[list[Any]]) -> set[int]:
     seen = {id(thing) for thing in level}
     for _ in range(DEPTH):
         below = {id(thing): thing for thing in gc.get_referents(*level) if id(thing) not in seen}
+        dicts = [thing for thing in below.values() if type(thing) is dict]  # an object may have one for its attributes
+        below |= {id(thing): thing for thing in gc.get_referents(*dicts) if id(thing) not in seen}
         seen |= below.keys()
         if len(seen) > most:
             break
@@ -140,26 +163,40 @@ def _chain(task: Task) -> Iterator[Any]:
         coroutine = coroutine.cr_await
 
 
-def _is_timed(chain: list[Any]) -> bool:
-    """Whether one of these coroutines is in a block of `asyncio.timeout` or anyio with a time."""
-    return any(_ends_in_time(block) for coroutine in chain for block in _blocks(coroutine))
+def _is_timed(task: asyncio.Task[Any], chain: list[Any]) -> bool:
+    """Whether the task is in a block of `asyncio.timeout` or anyio with a time, in one of these coroutines."""
+    return any(_cuts_off(task, manager) for coroutine in chain for manager in _managers(coroutine))
 
 
-def _blocks(code: Any) -> Iterator[Any]:
-    """The managers of the `with` blocks in which a coroutine or generator is, and those inside of decorated ones."""
-    for thing in gc.get_referents(code):
-        manager: Any = getattr(thing, "__self__", None)
-        if manager is not None:
+def _managers(coroutine: Any) -> Iterator[Any]:
+    """The objects to which a coroutine refers. The managers of the `with` blocks in which it is are among them: its
+    frame has the bound method that ends such a block; from Python 3.14 on, the function and the manager."""
+    todo, seen = [coroutine], set[int]()
+    while todo:
+        for thing in gc.get_referents(todo.pop()):
+            manager: Any = thing.__self__ if type(thing) is MethodType else thing
             yield manager
-            if hasattr(manager, "gen"):
-                yield from _blocks(manager.gen)
+            if issubclass(type(manager), contextlib._GeneratorContextManagerBase) and id(manager) not in seen:
+                seen.add(id(manager))
+                todo.append(manager.gen)
 
 
-def _ends_in_time(block: Any) -> bool:
-    if isinstance(block, asyncio.Timeout):
-        return block.when() is not None
-    is_scope = type(block).__module__.startswith("anyio.") and hasattr(block, "deadline")
-    return is_scope and block.deadline != math.inf
+def _cuts_off(task: asyncio.Task[Any], manager: Any) -> bool:
+    """Whether this is the manager of a block with a time that the task has entered and not left."""
+    kind = type(manager)
+    if issubclass(kind, asyncio.Timeout):
+        return manager._task is task and manager._timeout_handler is not None
+    if not kind.__module__.startswith("anyio.") or not hasattr(manager, "deadline"):
+        return False
+    return manager._host_task is task and manager._active and manager.deadline != math.inf
+
+
+def _groups(task: asyncio.Task[Any], chain: list[Any]) -> Iterator[asyncio.TaskGroup]:
+    """The groups of asyncio in whose blocks the task is, in one of these coroutines, or at whose end it waits."""
+    inner = chain[-1].cr_frame.f_locals.get("self") if chain else None
+    for manager in (inner, *(manager for coroutine in chain for manager in _managers(coroutine))):
+        if isinstance(manager, asyncio.TaskGroup) and getattr(manager, "_parent_task", None) is task:
+            yield manager
 
 
 def _futures(waiter: Any, chain: list[Any]) -> list[Any] | None:
@@ -175,12 +212,12 @@ def _futures(waiter: Any, chain: list[Any]) -> list[Any] | None:
     return list(group._tasks) if isinstance(group, asyncio.TaskGroup) else None
 
 
-def _refuse_races(chain: list[Any]) -> None:
+def _refuse_races(task: Task, chain: list[Any]) -> None:
     """Raise Refused for asyncio's ways to await something for a time, or the first of several."""
     names = _names(chain)
     if any("_wait_for_one" in name for name in names):
         raise Refused(RACED)
-    if "wait_for" in names or _is_timed(chain):
+    if "wait_for" in names or _is_timed(task, chain):
         raise Refused(TIMED)
     if "_wait" in names:
         inner = chain[-1].cr_frame.f_locals
@@ -188,6 +225,10 @@ def _refuse_races(chain: list[Any]) -> None:
             raise Refused(TIMED)
         if inner["return_when"] != asyncio.ALL_COMPLETED:
             raise Refused(RACED)
+
+
+def _is_race(names: Iterable[str]) -> bool:
+    return any(name == "wait_for" or "_wait_for_one" in name for name in names)
 
 
 def _names(chain: list[Any]) -> list[str]:

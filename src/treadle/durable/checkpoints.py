@@ -36,7 +36,7 @@ from treadle.core import defaults
 from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import lacks
-from treadle.durable.branches import Branch, branch_here, has_ended, place_here
+from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
 from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
 
@@ -61,6 +61,8 @@ class Checkpoint(Struct, omit_defaults=True):
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
     child: str = ""  # of a call, the id of its job; of several, anything
+    jobs: int = 0  # of several, how many
+    lost_race: bool = False  # of a call that lost a race: its jobs are cancelled, or go on by themselves
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
     order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
@@ -85,7 +87,8 @@ class Checkpoint(Struct, omit_defaults=True):
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
-STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
+# Kinds of requests: a mark is not awaited, and a call is that of a step's function.
+STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 MOST_VALUES = 1_000  # of the arguments of a step with a checksum
 LONGEST_TEXT = 65_536  # characters or bytes of each
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
@@ -174,7 +177,7 @@ class Checkpoints:
             self.entries[key] = entry
         self._next = {entry.after: key for key, entry in self.entries.items()}
         self._counts: dict[str, int] = {}
-        self._owners: dict[str, tuple[Branch, str]] = {}
+        self._owners: dict[str, Position] = {}  # behind the last step of each name
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
@@ -193,16 +196,20 @@ class Checkpoints:
         if key is None:
             self._own(name, branch)
         self.decide(branch)
+        is_numbered = key is None
         if key is None:
             count = self._counts[name] = self._counts.get(name, 0) + 1
             key = name if count == 1 else f"{name}#{count}"
-            self._owners[name] = branch, key
         entry = self.entries.get(key)
         self._check(key, branch.last, entry)
         if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, branch.last, entry, branch, args)
-        branch.last = key
+        branch.last, branch.taken = key, branch.taken + 1
+        position = branch.position
+        if is_numbered:
+            self._owners[name] = position
+        position_here.set(position)
         self._open.add(key)
         self.around.update(branch.outer)
         return request
@@ -212,10 +219,8 @@ class Checkpoints:
         self._open.discard(request.key)
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
-        """The function awaits this step, sleep or wait, or passes this mark. Does nothing in a run of a job."""
-
-    def before_call(self, request: StepRequest) -> None:
-        """The function of this step is about to run. Does nothing in a run of a job."""
+        """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
+        Does nothing in a run of a job. Coroutines call `DurableState.reached`."""
 
     def is_over(self, key: str) -> bool:
         """Whether the step has its result or its failure."""
@@ -232,23 +237,25 @@ class Checkpoints:
         place = place_here()
         if self._root is None:
             self._root = Branch(self, place, "")
-        branch = branch_here.get()
-        if branch is None or branch.checkpoints is not self:
-            branch = self._root
-        if branch.place != place:
-            branch = branch.begun(place)
-            if isinstance(place, asyncio.Task):
-                self.tasks.add(place)
-        branch_here.set(branch)
+        position = position_here.get()
+        if position is None or position.branch.checkpoints is not self:
+            position = Position(self._root, "")  # this place began before the first step
+        if position.branch.place == place:
+            return position.branch
+        branch = begun_at(position, place)
+        if isinstance(place, asyncio.Task):
+            self.tasks.add(place)
+        position_here.set(branch.position)
         return branch
 
     def _own(self, name: str, branch: Branch) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
-        owner, key = self._owners.get(name, (branch, ""))
-        if owner is branch:
+        taken = self._owners.get(name)
+        if taken is None or taken.branch is branch:
             return
-        in_order = branch.is_in(owner) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
-        if key in self._open or not in_order or owner.outer != branch.outer:
+        owner = taken.branch
+        in_order = branch.follows(taken) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
+        if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
@@ -274,13 +281,13 @@ class Checkpoints:
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = branch_here.set(request.branch.inside(request.key))
+        token = position_here.set(request.branch.inside(request.key).position)
         running = _running.set(request.key)
         try:
             yield
         finally:
             _running.reset(running)
-            branch_here.reset(token)
+            position_here.reset(token)
 
     # --- errors
 

@@ -14,8 +14,9 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from treadle.core.errors import BadStep
-from treadle.durable.awaits import Refused, others_of
+from treadle.durable.awaits import Refused, groups_of, others_of
 from treadle.durable.backend import Suspend
+from treadle.durable.checkpoints import StepRequest
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait
@@ -24,10 +25,11 @@ LOOK: Final = 1.0  # s between two looks at the waits of a run that something el
 
 
 class Parked(NamedTuple):
-    """A task that waits."""
+    """A task that waits. `wait`: None if it is where the history ends."""
 
-    wait: Wait
-    pending: Pending
+    request: StepRequest
+    wait: Wait | None
+    pending: Pending | None
     over: asyncio.Future[None]
 
 
@@ -42,13 +44,13 @@ class Parking:
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
-    async def park(self, wait: Wait, pending: Pending) -> None:
-        """Park this task. Returns when it should look again. Raises Suspend or CancelledError if the run is suspended,
-        and BadStep."""
+    async def park(self, request: StepRequest, wait: Wait | None = None, pending: Pending | None = None) -> None:
+        """Park this task. Returns when it should look again, or raise the ending. Raises Suspend or CancelledError if
+        the run is suspended, and BadStep."""
         task = asyncio.current_task()
         assert task is not None
         over = self._run.backend.loop.create_future()
-        self._parked[task], self._is_quiet = Parked(wait, pending, over), False
+        self._parked[task], self._is_quiet = Parked(request, wait, pending, over), False
         self.changed()
         try:
             await over
@@ -78,13 +80,15 @@ class Parking:
         if not self._parked or run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
+        is_at_end = any(parked.wait is None for parked in self._parked.values())
         try:
-            others = None if any(parked.over.done() for parked in self._parked.values()) else self._others()
+            is_late = any(parked.over.done() for parked in self._parked.values())
+            others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
         except Refused as refused:
             self._run.refuse(str(refused))
             for parked in self._parked.values():
                 if not parked.over.done():
-                    parked.over.set_exception(BadStep(parked.wait.request.key, str(refused)))
+                    parked.over.set_exception(BadStep(parked.request.key, str(refused)))
             return
         if others is None:
             self.changed()  # a task has not had its turn
@@ -97,23 +101,33 @@ class Parking:
         elif not was_quiet:
             self._is_quiet = True
             self.changed()
+        elif is_at_end:
+            self.release()
         else:
             self._suspend()
 
-    def _others(self) -> list[asyncio.Future[Any]] | None:
-        """See `others_of`."""
-        tasks = [task for task in self._run.checkpoints.tasks if not task.done()]
+    def release(self) -> None:
+        """Let the tasks go on that are where the history ends."""
+        for group in groups_of(*self._tasks()):
+            group._abort()  # type: ignore[attr-defined]  # its public way to cancel its tasks is to fail
+        for parked in self._parked.values():
+            if parked.wait is None and not parked.over.done():
+                parked.over.set_result(None)
+
+    def _tasks(self) -> tuple[list[asyncio.Task[Any]], asyncio.Task[Any] | None]:
+        """The tasks that have used durable code, and that of the function; None: a thread runs it."""
         root = self._run.run.place
-        return others_of(tasks, root if isinstance(root, asyncio.Task) else None, self._parked.keys())
+        known = [task for task in self._run.checkpoints.tasks if not task.done()]
+        return known, root if isinstance(root, asyncio.Task) else None
 
     def _outer(self) -> set[str]:
         """The steps whose functions wait themselves."""
-        return {key for parked in self._parked.values() for key in parked.wait.request.branch.outer}
+        return {key for parked in self._parked.values() for key in parked.request.branch.outer}
 
     @property
     def pending(self) -> list[Pending]:
         """The rows and instants that the parked tasks wait for."""
-        return [parked.pending for parked in self._parked.values()]
+        return [parked.pending for parked in self._parked.values() if parked.pending is not None]
 
     def _is_done(self, _: object) -> None:
         self.changed()
@@ -135,13 +149,13 @@ class Parking:
         while self._parked:
             await asyncio.sleep(LOOK)
             for parked in tuple(self._parked.values()):
-                if not parked.over.done():
-                    await self._look_at(parked)
+                if parked.wait is not None and parked.pending is not None and not parked.over.done():
+                    await self._look_at(parked.wait, parked.pending, parked.over)
 
-    async def _look_at(self, parked: Parked) -> None:
+    async def _look_at(self, wait: Wait, pending: Pending, over: asyncio.Future[None]) -> None:
         """Let the task continue if its wait may be over. If the task is cancelled meanwhile, so is the look: it must
         not receive a message for a wait that is cut off."""
-        over, look = parked.over, self._run.backend.loop.create_task(self._is_due(parked))
+        look = self._run.backend.loop.create_task(self._is_due(wait, pending))
         over.add_done_callback(lambda _: look.cancel())
         try:
             await asyncio.wait([look])
@@ -155,7 +169,7 @@ class Parking:
         elif look.result():
             over.set_result(None)
 
-    async def _is_due(self, parked: Parked) -> bool:
-        if parked.pending.new:
-            await self._run.backend.store_all(parked.pending.new)
-        return parked.pending.until is not None or await parked.wait.look() is None
+    async def _is_due(self, wait: Wait, pending: Pending) -> bool:
+        if pending.new:
+            await self._run.backend.store_all(pending.new)
+        return pending.until is not None or await wait.look() is None

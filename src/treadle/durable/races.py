@@ -38,6 +38,9 @@ class First:
                 value = Raw(msgspec.json.encode(name))
                 run.checkpoints.keep(self.request, self.request.entry_of(value=value))
                 self._may_be_cut_off(part.request)
+                for loser, other in self._parts.items():
+                    if loser != name:
+                        other.lose()
                 return None
             pending.append(waits)
         return first_of(pending)
@@ -72,6 +75,10 @@ class First:
             for name, part in self._parts.items():
                 if name != self._winner:
                     await part.drop()
+
+    def lose(self) -> None:
+        for part in self._parts.values():
+            part.lose()
 
     async def drop(self) -> None:
         for part in self._parts.values():

@@ -29,7 +29,7 @@ from treadle.durable.backend import (
     is_suspension,
 )
 from treadle.durable.branches import place_here
-from treadle.durable.checkpoints import Checkpoint, StepRequest, checksum_of, running_step, valued
+from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, checksum_of, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
@@ -81,14 +81,14 @@ class StepTaker(DurableState):
         self._stay(request.key)
         if place_here() == request.branch.place:
             self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
-        self.checkpoints.reach(request)
+        await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
                     await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
                     await self._suspend_for_try(request, until)
-                self.checkpoints.before_call(request)
+                await self.reached(request, CALL)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         await self._before_effect()
@@ -177,7 +177,7 @@ class StepTaker(DurableState):
                 if (until := self._next_try(request)) is not None:
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
-                self.checkpoints.before_call(request)
+                self.checkpoints.reach(request, CALL)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         self.wait_here(self._before_effect())

@@ -52,8 +52,6 @@ class TimeLimit:
 
     def _enter(self) -> None:
         run = self._run
-        self._request = run.asked(self._key)
-        run.checkpoints.reach(self._request, MARK)
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
         run.checkpoints.end(self._request)
@@ -66,6 +64,8 @@ class TimeLimit:
         self._is_over = True
 
     async def __aenter__(self) -> None:
+        self._request = self._run.asked(self._key)
+        await self._run.reached(self._request, MARK)
         self._enter()
         self._timeout = asyncio.timeout(None)
         await self._timeout.__aenter__()
@@ -83,6 +83,8 @@ class TimeLimit:
             self._run.checkpoints.keep(self._request, self._before)
 
     def __enter__(self) -> None:
+        self._request = self._run.asked(self._key)
+        self._run.checkpoints.reach(self._request, MARK)
         self._enter()
 
     def __exit__(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
-from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish
+from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish, publish_here
 from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
@@ -82,11 +82,7 @@ class DurableContext(WaitContext, frozen=True):
         At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
         """
         durable = self._durably(name)
-
-        async def work() -> None:
-            publish(durable, name, value)
-
-        return durable.awaited(f"publish:{name}", work)
+        return durable.awaited(f"publish:{name}", lambda: publish(durable, name, value))
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
@@ -99,13 +95,13 @@ class DurableContext(WaitContext, frozen=True):
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
-        same change; id, deadline, children and jobs that wait for this one stay. An endless loop that restarts now and
-        then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
+        same change, and children that have not ended are cancelled; id, deadline and jobs that wait for this one stay.
+        An endless loop that restarts now and then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
         durable = self._durably("restart")
 
         async def restart() -> NoReturn:
             durable.alone("restart")
-            durable.restart(args, kwargs)
+            await durable.restart(args, kwargs)
 
         return durable.awaited("restart", restart)
 
@@ -182,7 +178,7 @@ class Synchronous(SynchronousWaits):
 
     def publish(self, name: str, value: object) -> None:
         """As `current().publish`."""
-        publish(self._durable, name, value)
+        publish_here(self._durable, name, value)
 
     def patched(self, name: str) -> bool:
         """As `current().patched`."""
@@ -192,4 +188,4 @@ class Synchronous(SynchronousWaits):
         """As `current().restart`."""
         durable = self._durable
         durable.alone("restart", here=True)
-        durable.restart(args, kwargs)
+        durable.wait_here(durable.restart(args, kwargs))

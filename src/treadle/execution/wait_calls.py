@@ -36,7 +36,7 @@ class WaitContext(msgspec.Struct, frozen=True):
     def call(self, job: Continuation[T, Any], *, name: str | None = None) -> Waiting[T]:
         """Run another job as a child and wait for its result: `await current().call(make_invoice.job(order))`. The wait
         uses no slot. The child is stored when this run is suspended, and is the same in every run. It inherits
-        deadline, lane and headers. Cancelling this job cancels it.
+        deadline, lane and headers. If this job ends before it, in any way, it is cancelled.
 
         name  tells the calls of branches that run at the same time from each other. None: the name of the task
         Raises JobFailed, JobExpired and JobCancelled, stored as the error of a step is; BadOption, BadStep,
@@ -86,8 +86,8 @@ class WaitContext(msgspec.Struct, frozen=True):
     def as_completed(self, jobs: Iterable[Continuation[T, Any]], *, name: str | None = None) -> AsCompleted[T]:
         """Run jobs as children and take them in the order of their ending:
         `async for done in current().as_completed(jobs): done.result()`. The order is recorded. This run is woken at
-        each ending: for hundreds of jobs use `map`. If the loop is left, the other children go on. `name`: as that of
-        `call`."""
+        each ending: for hundreds of jobs use `map`. If the loop is left, the other children go on, at most as long as
+        this job does. `name`: as that of `call`."""
         durable = self._durably("as_completed")
         return _as_completed(durable, jobs, name, durable.over)
 
@@ -96,9 +96,9 @@ class WaitContext(msgspec.Struct, frozen=True):
     ) -> Waiting[tuple[str, Any]]:
         """The name and the value of the first wait that is over:
         `match await current().first(paid=current().wait_for("paid"), late=current().sleep(3600)):`. The winner is
-        recorded. Children that lost are cancelled unless `keep`; a signal that was not received stays for a later wait.
-        If several are over, the first one named wins. In branches that run at the same time each gets a name of its
-        own, before the waits. Raises what the winner raises, and BadOption."""
+        recorded. Children that lost are cancelled; with `keep` they go on, also behind this job. A signal that was not
+        received stays for a later wait. If several are over, the first one named wins. In branches that run at the same
+        time each gets a name of its own, before the waits. Raises what the winner raises, and BadOption."""
         durable = self._durably("first")
         return durable.waiting(_first(durable, name, waits, keep))
 
