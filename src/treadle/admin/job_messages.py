@@ -22,7 +22,7 @@ from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.retry import seconds
-from treadle.producer.mailboxes import Sent
+from treadle.producer import Sent
 from treadle.serialization import call_codec
 from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage

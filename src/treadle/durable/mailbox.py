@@ -123,14 +123,14 @@ class MailboxWait:
             rows = await self._run.backend.get([signal_id(job.id, name, turn) for turn in turns])
             if mailboxes.now(name) != mailbox:
                 continue  # another branch has received a message since
-            for at, (turn, stored) in enumerate(zip(turns, rows, strict=True)):
+            for index, (turn, stored) in enumerate(zip(turns, rows, strict=True)):
                 is_back = turn < first
                 if stored is None:
                     if not is_back:
                         return turn, None
                 elif usable(check_signal(stored, job)) and (is_message(stored) or not is_back):
                     if not is_back:
-                        mailboxes.read_ahead(name, turns[at + 1 :], rows[at + 1 :])
+                        mailboxes.read_ahead(name, turns[index + 1 :], rows[index + 1 :])
                     return turn, stored
             least = first + SEEN_AT_ONCE
 

@@ -127,7 +127,6 @@ class Durable(StepTaker):
     async def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, without the steps and children of this
         round."""
-        self.checkpoints.decide(self.checkpoints.here())  # a message that was cut off is received in the next round
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
@@ -156,6 +155,7 @@ class Durable(StepTaker):
                 "wait_for or a TaskGroup",
             )
             raise self._misused
+        self.checkpoints.decide(self.checkpoints.here())  # a message that was cut off is received in the next round
 
     # --- once-locks
 

@@ -224,7 +224,9 @@ class Sending:
         with the same key, the first."""
         job = self._job.job
         messages = list({message.tag or message.nonce: message for message in reversed(messages)}.values())[::-1]
-        new = [replace(message.row(job, at), reach=self._reach) for at, message in enumerate(messages, turn)]
+        new = [
+            replace(message.row(job, row_turn), reach=self._reach) for row_turn, message in enumerate(messages, turn)
+        ]
         further = [row for message in messages for row in self._further(message)]
         try:
             await patiently(partial(self._storage.enqueue, [*further, *new]))
