@@ -26,8 +26,8 @@ WAITS: dict[str, Callable[[], Any]] = {
 
 
 class Storing:
-    """Stops the first call that stores an entry of a wait: `begun` is set in this call, which goes on when the branch
-    that it cuts off is cancelled."""
+    """Stops the first call that stores an entry of a wait: `begun` is set in this call, which continues when the
+    branch that it cuts off is cancelled."""
 
     def __init__(self, spy: Spy, patch: pytest.MonkeyPatch, key: str, first: bool) -> None:
         """`first`: the call has stored the entry when `begun` is set."""
@@ -292,7 +292,7 @@ async def test_a_branch_is_cut_off_again_although_its_time_has_passed_since(app:
     assert await job.result(0) == ["cut off"]
 
 
-async def test_a_time_limit_that_passes_in_the_moment_of_the_cut(
+async def test_a_time_limit_that_passes_while_its_block_is_cut_off(
     app: App, spy: Spy, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storing = Storing(spy, monkeypatch, "timeout", True)

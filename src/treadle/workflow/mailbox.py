@@ -224,9 +224,7 @@ class Sending:
         with the same key, the first."""
         job = self._job.job
         messages = list({message.tag or message.nonce: message for message in reversed(messages)}.values())[::-1]
-        new = [
-            replace(message.row(job, row_turn), reach=self._reach) for row_turn, message in enumerate(messages, turn)
-        ]
+        new = [replace(message.row(job, place), reach=self._reach) for place, message in enumerate(messages, turn)]
         further = [row for message in messages for row in self._further(message)]
         try:
             await patiently(partial(self._storage.enqueue, [*further, *new]))
