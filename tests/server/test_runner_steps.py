@@ -240,6 +240,15 @@ async def test_a_call(site: Site) -> None:
     assert await fourth.step("second", call=child()) == answer, "the function has caught it"
 
 
+async def test_a_call_without_a_task_or_with_a_payload_that_is_no_json(site: Site) -> None:
+    run = await site.run()
+    assert "expected a job with a `task`" in await run.step("first", 422, call=child(""))
+    for payload in ("", "[1", "no json"):
+        assert "expected a `payload` of JSON" in await run.step("first", 422, call=child(payload=payload))
+    assert (await site.row(run)).checkpoints == (), "the step may be taken again, with a right job"
+    assert await run.step("first", call=child()) == {"status": "suspended"}
+
+
 async def test_a_call_of_a_job_with_a_key_or_an_id(site: Site) -> None:
     run = await site.run()
     for fields in ({"key": "one"}, {"id": "chosen"}):

@@ -193,27 +193,34 @@ class Checkpoints:
         self.around: set[str] = set()  # steps inside of which another one was requested
         self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
+        self.if_cut_off: dict[str, Callable[[], None]] = {}  # called if it is decided that this was cut off
         self._root = None if place is None else Branch(self, place, "")
         self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
 
     # --- asking for steps
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
-        """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
+        """The next step of that name. `key`: its key, if that does not depend on the order of the branches. Raises
+        BadStep, StepMismatch, and TooLarge if there are too many steps."""
         if name not in self._counts:
             check_name(name)
         branch = self.here()
-        self._own(name, branch)
+        if key is None:
+            self._own(name, branch)
         self.decide(branch)
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        key = name if count == 1 else f"{name}#{count}"
+        is_numbered = key is None
+        if key is None:
+            count = self._counts[name] = self._counts.get(name, 0) + 1
+            key = name if count == 1 else f"{name}#{count}"
         entry = self.entries.get(key)
         self._check(key, branch.last, entry)
         if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, branch.last, entry, branch, args)
         branch.last, branch.taken = key, branch.taken + 1
-        self._owners[name] = position = branch.position
+        position = branch.position
+        if is_numbered:
+            self._owners[name] = position
         position_here.set(position)
         self._open.add(key)
         self.around.update(branch.outer)
@@ -263,8 +270,8 @@ class Checkpoints:
         if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
-                "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
-                f"each its own name, such as f'{name}:{{i}}'",
+                "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
+                f"{_own_name(name)}",
             )
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
@@ -316,6 +323,8 @@ class Checkpoints:
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)
                 self.caught.add(key)
+                if (undo := self.if_cut_off.pop(key, None)) is not None:
+                    undo()
 
     # --- storing
 
@@ -369,6 +378,18 @@ def check_name(name: Any) -> None:
             f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (Treadle names the second "
             "step of a name 'name#2'). It must not end in '&' or '>', or begin with 'treadle:'",
         )
+
+
+def _own_name(name: str) -> str:
+    """How the calls of two branches get keys of their own."""
+    kind, _, own = name.partition(":")
+    if kind in ("wait", "receive"):
+        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
+    if kind == "first":
+        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
+    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
+        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
+    return f"give each its own name, such as f'{name}:{{i}}'"
 
 
 _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)

@@ -70,8 +70,8 @@ class EndedSteps(Checkpoints):
         self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
         self.passed: set[str] = set()  # what the job had got behind
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
-        request = super().ask(name, args)
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
+        request = super().ask(name, args, key)
         self._note(request)
         if not name.startswith(NO_EFFECT):
             self.on_effect(request)

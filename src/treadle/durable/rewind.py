@@ -18,11 +18,11 @@ from treadle.core.model import BEGUN_WITH, OURS, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.durable.children import is_ended
-from treadle.durable.mailbox import RELEASED
+from treadle.durable.run_mailboxes import RELEASED
 from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
 from treadle.policy.cleanups import UNDONE
-from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
+from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
 KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
@@ -185,10 +185,9 @@ def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
 
 def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
     """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
-    first: dict[str, int] = {}
+    again = mailboxes_of(record.checkpoints)
     for name, turn, is_kept in _received(entries, kept):
-        if not is_kept:
-            first.setdefault(name, turn)
-    read = mailboxes_of(record.checkpoints)
-    released = {name: read[name].turn // RELEASED * RELEASED for name in first if name in read}
-    return tuple(mailbox_note(name, Mailbox(max(first[name] - 1, least))) for name, least in released.items())
+        mailbox = again.get(name, EMPTY)
+        if not is_kept and turn > (mailbox.turn - 1) // RELEASED * RELEASED:
+            again[name] = Mailbox(mailbox.turn, None, tuple(sorted({*mailbox.back, turn})))
+    return tuple([mailbox_note(name, mailbox) for name, mailbox in again.items()])

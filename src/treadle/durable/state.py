@@ -60,12 +60,12 @@ class DurableState:
         """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
         return self.run.suspended_as is not None or self._between is not None
 
-    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         """The next wait of that name. Its position in the order is where this is called."""
         self.stay(name)
         if self.run.place is IN_BATCH:
             raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
-        return self.checkpoints.ask(name, args)
+        return self.checkpoints.ask(name, args, key)
 
     def came_due(self, key: str) -> bool:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.

@@ -111,7 +111,7 @@ class StepTaker(DurableState):
         """Wait to be cut off, if an earlier run was cut off in this step or wait."""
         entry = self.checkpoints.entries.get(request.key)
         if entry is not None and entry.failure == CUT_OFF:
-            await time_limits.check(self, request)
+            await time_limits.check(self, request, recorded_only=True)
             await self.backend.loop.create_future()
 
     def cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:

@@ -161,7 +161,7 @@ class Durable(StepTaker):
                 "wait_for or a TaskGroup",
             )
             raise self._misused
-        self.checkpoints.decide(self.checkpoints.here())
+        self.checkpoints.decide(self.checkpoints.here())  # a message that was cut off is received in the next round
 
     # --- once-locks
 

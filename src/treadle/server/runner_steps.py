@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.errors import BadStep, StorageError, TreadleError
+from treadle.core.errors import UNREADABLE, BadOption, BadStep, StorageError, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import JobSpec, inheriting
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, Settled, State
@@ -288,6 +288,16 @@ def _check(call: StepCall) -> None:
     if sum(kinds) > 1:
         message = f"job {call.id}: expected at most one of result, failure, sleep, wait, call and lock"
         raise Refused(422, "wrong_shape", message, id=call.id)
+    if (child := call.call) is not None:
+        if not child.task:
+            raise BadOption("call", f"step {call.name!r}: expected a job with a `task`, which a worker runs")
+        try:
+            msgspec.json.decode(child.payload, type=Raw)
+        except UNREADABLE:
+            problem = f"found {child.payload!r:.60}"
+            raise BadOption(
+                "call", f"step {call.name!r}: expected a `payload` of JSON such as '[1]', {problem}"
+            ) from None
 
 
 def _fate(row: Record | None, version: int) -> Fate:

@@ -249,9 +249,9 @@ class _RecordedSteps(Checkpoints):
         self.of_wait = False
         self.stopped: Stopped | None = None
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         try:
-            request = super().ask(name, args)
+            request = super().ask(name, args, key)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
             self.tell(error)
@@ -285,10 +285,10 @@ class _RecordedDurable(Durable):
         self.checkpoints = self.steps = _RecordedSteps(run.record, backend.sizes, None)
         self._held = {mark.key for mark in locks_of(run.record.checkpoints) if not mark.given_back}
 
-    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         self.steps.of_wait = True
         try:
-            return super().asked(name, args)
+            return super().asked(name, args, key)
         finally:
             self.steps.of_wait = False
 
