@@ -59,23 +59,31 @@ def lives(reopenings: int) -> range:
     return range(reopenings, max(-1, reopenings - LIVES), -1)
 
 
+def is_loop(key: str) -> bool:
+    """Whether this is the key of a loop over `as_completed`."""
+    return key.startswith("as_completed:")
+
+
+def _loop_of(key: str) -> str:
+    """The name that a loop and the endings of its jobs have in common."""
+    return key.partition(":")[2].partition("#")[0]
+
+
 def open_children(job: str, round: int, reopenings: int, entries: Mapping[str, Checkpoint]) -> list[str]:
     """The ids of the children of which this history does not say that they have ended: some may have, or may not be
     stored. Those that lost a race are not among them."""
-    open_ids, seen = list[str](), Counter[str]()
+    open_ids, unseen = list[str](), Counter[str]()  # of the loops over jobs of one name
     for key, entry in entries.items():
-        if key.startswith("ended:") and not isinstance(entry.order, UnsetType):
-            seen[key.partition("#")[0].removeprefix("ended:")] += len(entry.order)
-    for key, entry in entries.items():
-        seen[key.partition("#")[0].removeprefix("as_completed:")] -= (
-            entry.jobs if key.startswith("as_completed:") else 0
-        )
+        if is_loop(key):
+            unseen[_loop_of(key)] += entry.jobs
+        elif key.startswith("ended:") and not isinstance(entry.order, UnsetType):
+            unseen[_loop_of(key)] -= len(entry.order)
     for key, entry in entries.items():
         if not entry.child or is_ended(entry) or entry.lost_race:
             continue
         if not entry.jobs:
             open_ids.append(entry.child)
-        elif not key.startswith("as_completed:") or seen[key.partition("#")[0].removeprefix("as_completed:")] < 0:
+        elif not is_loop(key) or unseen[_loop_of(key)] > 0:
             open_ids += [
                 child_id(job, round, key, life, index) for life in lives(reopenings) for index in range(entry.jobs)
             ]
