@@ -59,35 +59,44 @@ def lives(reopenings: int) -> range:
     return range(reopenings, max(-1, reopenings - LIVES), -1)
 
 
-def is_loop(key: str) -> bool:
-    """Whether this is the key of a loop over `as_completed`."""
-    return key.startswith("as_completed:")
-
-
-def _loop_of(key: str) -> str:
-    """The name that a loop and the endings of its jobs have in common."""
-    return key.partition(":")[2].partition("#")[0]
-
-
 def open_children(job: str, round: int, reopenings: int, entries: Mapping[str, Checkpoint]) -> list[str]:
     """The ids of the children of which this history does not say that they have ended: some may have, or may not be
     stored. Those that lost a race are not among them."""
-    open_ids, unseen = list[str](), Counter[str]()  # of the loops over jobs of one name
-    for key, entry in entries.items():
-        if is_loop(key):
-            unseen[_loop_of(key)] += entry.jobs
-        elif key.startswith("ended:") and not isinstance(entry.order, UnsetType):
-            unseen[_loop_of(key)] -= len(entry.order)
+    open_ids, unseen = list[str](), _unseen_in_loops(entries)
     for key, entry in entries.items():
         if not entry.child or is_ended(entry) or entry.lost_race:
             continue
+        kind, name = _call_of(key)
         if not entry.jobs:
             open_ids.append(entry.child)
-        elif not is_loop(key) or unseen[_loop_of(key)] > 0:
+        elif kind != "as_completed" or unseen[name] > 0:
             open_ids += [
                 child_id(job, round, key, life, index) for life in lives(reopenings) for index in range(entry.jobs)
             ]
     return open_ids
+
+
+def _unseen_in_loops(entries: Mapping[str, Checkpoint]) -> Counter[str]:
+    """How many children of the loops over `as_completed` the function has not received, by the name of the loops."""
+    unseen = Counter[str]()
+    for key, entry in entries.items():
+        kind, name = _call_of(key)
+        if kind == "as_completed":
+            unseen[name] += entry.jobs
+        elif kind == "ended" and not isinstance(entry.order, UnsetType):
+            unseen[name] -= len(entry.order)
+    return unseen
+
+
+def is_loop(key: str) -> bool:
+    """Whether this is the key of a loop over `as_completed`."""
+    return _call_of(key)[0] == "as_completed"
+
+
+def _call_of(key: str) -> tuple[str, str]:
+    """The kind and the name of the call with this key, such as `as_completed:pages#2`."""
+    kind, _, name = key.partition("#")[0].partition(":")
+    return kind, name
 
 
 def open_children_of(record: Record) -> list[str]:
