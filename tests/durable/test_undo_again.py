@@ -96,6 +96,27 @@ async def test_a_fork_of_a_fork_and_its_retry(app: App, clock: HandClock, ledger
     assert ledger.function_done == {"book flight": 1, "book car": 2, "book hotel": 2, "late": 1, "cancel hotel": 1}
 
 
+async def test_an_undo_in_front_of_a_lock_belongs_to_the_step_inside(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        here = current()
+        here.on_undo(ledger.do, "undo")
+        async with here.lock("one"):
+            await here.step("work", ledger.do, "work")
+        await here.sleep(DAY)
+
+    job = await t.enqueue()
+    await drain(app)
+    fork = await app.jobs.fork(job, from_step="work")
+    await drain(app)
+    assert ledger.function_done == {"work": 2}
+    await app.jobs.cancel(fork)
+    await drain(app)
+    assert ledger.function_done == {"work": 2, "undo": 1}
+
+
 async def third_result(app: App, job: Any) -> State:
     return (await app.jobs.get(job)).state
 

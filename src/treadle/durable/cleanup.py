@@ -40,7 +40,7 @@ from treadle.tasks.options import Sizes
 
 REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
 # Prefixes of the keys of what is no step and calls no job: no undo is registered for it.
-NO_EFFECT: Final = ("sleep:", "wait:", "receive:", "publish:", "answer:", "ended:", "timeout", "first")
+NO_EFFECT: Final = ("lock:", "sleep:", "wait:", "receive:", "publish:", "answer:", "ended:", "timeout", "first")
 CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
