@@ -67,10 +67,8 @@ branch_here: ContextVar[Branch | None] = ContextVar("treadle_branch", default=No
 
 def place_here() -> object:
     """The current task of the event loop, or this thread: the caller's branch, as neither runs two things at once."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
+    loop = asyncio._get_running_loop()  # None in a thread, where `get_running_loop` raises
+    return (None if loop is None else asyncio.current_task(loop)) or threading.get_ident()
 
 
 def has_ended(place: object) -> bool:

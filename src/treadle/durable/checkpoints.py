@@ -18,15 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from types import NoneType
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -35,7 +30,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
-from treadle.core.stored_text import lacks
+from treadle.core.stored_text import FORMS, lacks
 from treadle.durable.branches import Branch, branch_here, has_ended, place_here
 from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
@@ -43,7 +38,7 @@ from treadle.tasks.options import Sizes
 log = logging.getLogger("treadle")
 
 
-class Checkpoint(Struct, omit_defaults=True):
+class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousands of them, without a cycle
     """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`.
 
     A step that failed has `failure`. One that is tried again has `tries`, and `until` while its next try is not due. A
@@ -86,40 +81,6 @@ class Checkpoint(Struct, omit_defaults=True):
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
 STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
-MOST_VALUES = 1_000  # of the arguments of a step with a checksum
-LONGEST_TEXT = 65_536  # characters or bytes of each
-_COLLECTIONS = frozenset({list, tuple, set, frozenset})
-_TEXTS = frozenset({str, bytes})
-_SCALARS = _TEXTS | {NoneType, bool, int, float, Decimal, UUID, datetime, date, time, timedelta}
-_in_order = msgspec.json.Encoder(order="deterministic").encode
-
-
-def checksum_of(args: Any, kwargs: Any) -> str | UnsetType:
-    """A checksum of a step's arguments; UNSET if one of them is large, or an instance of a class whose fields a deploy
-    may change. It takes 2 us."""
-    if not _is_small_data(args, kwargs):
-        return UNSET
-    try:
-        return f"{zlib.crc32(_in_order((args, kwargs))):08x}"
-    except (TypeError, *UNREADABLE):
-        return UNSET
-
-
-def _is_small_data(*values: Any) -> bool:
-    pending, count = list(values), 0
-    while pending:
-        value = pending.pop()
-        kind, count = type(value), count + 1
-        if count + len(pending) > MOST_VALUES:
-            return False
-        if kind is dict:
-            pending += value.keys()
-            pending += value.values()
-        elif kind in _COLLECTIONS:
-            pending += value
-        elif kind not in _SCALARS or (kind in _TEXTS and len(value) > LONGEST_TEXT):
-            return False
-    return True
 
 
 class StepRequest(Struct, frozen=True):
@@ -130,6 +91,13 @@ class StepRequest(Struct, frozen=True):
     entry: Checkpoint | None
     branch: Branch
     args: str | UnsetType = UNSET
+    count: int = 1  # how many steps of its name were requested
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its entry has a value, and nothing else is to be decided."""
+        entry = self.entry
+        return entry is not None and entry.failure is UNSET and (entry.value is not UNSET or entry.text is not UNSET)
 
     def entry_of(self, **fields: Any) -> Checkpoint:
         """An entry of this step."""
@@ -154,27 +122,23 @@ class Checkpoints:
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
-        self._size, self._most = 0, sizes.steps
+        self._most, texts = sizes.steps, list[str]()
         for key, text in stored:
             if key.startswith(OURS):
                 continue
-            if (why := lacks(text)) is not None:
+            if text.startswith(FORMS) and (why := lacks(text)) is not None:
                 raise BadStep(key, f"its value cannot be read: {why}")
             try:
                 entry = read_entry(text)
             except UNREADABLE as error:
                 raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
-            if (
-                isinstance(entry.failure, Failure)
-                and isinstance(entry.failure.round, int)
-                and entry.failure.round < round
-            ):
+            if entry.failure is not UNSET and _is_forgotten(entry.failure, round):
                 continue  # an operator has reopened the job, so that it tries this step again
-            self._size += len(key) + len(text) if key.isascii() and text.isascii() else len(f"{key}{text}".encode())
             self.entries[key] = entry
+            texts.append(text)
+        self._size = _bytes_of(self.entries) + _bytes_of(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
-        self._counts: dict[str, int] = {}
-        self._owners: dict[str, tuple[Branch, str]] = {}
+        self._asked: dict[str, StepRequest] = {}  # the last one of each name
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
@@ -185,22 +149,27 @@ class Checkpoints:
 
     def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
-        if name not in self._counts:
+        branch, before = self.here(), self._asked.get(name)
+        if before is None:
             check_name(name)
-        branch = self.here()
-        self._own(name, branch)
-        self.decide(branch)
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        key = name if count == 1 else f"{name}#{count}"
-        self._owners[name] = branch, key
-        entry = self.entries.get(key)
-        self._check(key, branch.last, entry)
-        if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
+            count, key = 1, name
+        else:
+            if before.branch is not branch:
+                self._own(name, branch, before)
+            count = before.count + 1
+            key = f"{name}#{count}"
+        if self._raised:
+            self.decide(branch)
+        entry, after = self.entries.get(key), branch.last
+        if entry is None or entry.after != after:
+            self._check(key, after, entry)
+        if entry is not None and entry.args != args and isinstance(args, str) and isinstance(entry.args, str):
             raise StepMismatch.of_arguments(self.job, key)
-        request = StepRequest(key, branch.last, entry, branch, args)
+        request = self._asked[name] = StepRequest(key, after, entry, branch, args, count)
         branch.last = key
         self._open.add(key)
-        self.around.update(branch.outer)
+        if branch.outer:
+            self.around.update(branch.outer)
         return request
 
     def end(self, request: StepRequest) -> None:
@@ -225,10 +194,11 @@ class Checkpoints:
 
     def here(self) -> Branch:
         """The branch of the caller: a known one, or a new one."""
-        place = place_here()
+        place, branch = place_here(), branch_here.get()
+        if branch is not None and branch.checkpoints is self and branch.place == place:
+            return branch
         if self._root is None:
             self._root = Branch(self, place, "")
-        branch = branch_here.get()
         if branch is None or branch.checkpoints is not self:
             branch = self._root
         if branch.place != place:
@@ -238,11 +208,9 @@ class Checkpoints:
         branch_here.set(branch)
         return branch
 
-    def _own(self, name: str, branch: Branch) -> None:
+    def _own(self, name: str, branch: Branch, before: StepRequest) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
-        owner, key = self._owners.get(name, (branch, ""))
-        if owner is branch:
-            return
+        owner, key = before.branch, before.key
         in_order = branch.is_in(owner) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
         if key in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
@@ -284,10 +252,13 @@ class Checkpoints:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
         self._raised[request.key] = Raised(request, failure, place_here())
 
+    def decide_at(self, request: StepRequest) -> None:
+        """`decide`, when the function awaits what it requested before: it may have caught an error in between."""
+        if self._raised and place_here() == request.branch.place:
+            self.decide(request.branch)
+
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
-        if not self._raised:
-            return
         for key, (request, failure, task) in tuple(self._raised.items()):
             if request.branch.has_passed_on(task, branch):
                 del self._raised[key]
@@ -370,6 +341,15 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 def running_step() -> str | None:
     """The key of the step whose function runs here; None outside a step."""
     return _running.get()
+
+
+def _bytes_of(texts: Iterable[str]) -> int:
+    return sum(map(len, map(str.encode, texts)))
+
+
+def _is_forgotten(failure: Failure | UnsetType, round: int) -> bool:
+    """Whether the job was reopened since the step failed, and no step has followed."""
+    return isinstance(failure, Failure) and isinstance(failure.round, int) and failure.round < round
 
 
 def _plain(after: str) -> str:

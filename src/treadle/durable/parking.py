@@ -56,6 +56,7 @@ class Parking:
         self._parked: dict[asyncio.Task[Any], Parked] = {}
         self._check: asyncio.Handle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._is_held = False  # the parked waits are short, and are looked at when the first one is over
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
@@ -84,7 +85,7 @@ class Parking:
         self.has_ended = self.has_ended or for_good
         if self._looking is not None:
             self._looking.cancel()
-            self._looking = None
+            self._looking, self._is_held = None, False
         for parked in self._parked.values():
             parked.over.cancel()
 
@@ -92,7 +93,7 @@ class Parking:
         """Suspend the run if nothing else can happen in it."""
         self._check = None
         run = self._run.run
-        if not self._parked or run.suspended_as is not None:
+        if not self._parked or self._is_held or run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
         try:
@@ -114,6 +115,9 @@ class Parking:
         elif not was_quiet:
             self._is_quiet = True
             self.changed()
+        elif self._looking is None and self._run.short_waits.fits(pending := first_of(self.pending)):
+            self._is_held = True
+            self._looking = self._run.backend.loop.create_task(self._hold(pending))
         else:
             self._suspend()
 
@@ -140,6 +144,16 @@ class Parking:
                 parked.over.cancel()
         if isinstance(root, asyncio.Task) and root not in self._parked:
             root.cancel()
+
+    async def _hold(self, pending: Pending) -> None:
+        """Wait in memory, and let all tasks look again."""
+        try:
+            await self._run.short_waits.hold(pending)
+        finally:
+            self._looking, self._is_held = None, False
+        for parked in self._parked.values():
+            if not parked.over.done():
+                parked.over.set_result(None)
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""

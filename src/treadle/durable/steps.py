@@ -19,7 +19,6 @@ from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooL
 from treadle.core.model import OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
-from treadle.durable.branches import place_here
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
 from treadle.durable.patches import Patches
@@ -51,15 +50,15 @@ class Durable(StepTaker):
 
     def waiting(self, wait: Wait) -> Waiting[Any]:
         """The wait as the function awaits it."""
-        return Waiting(wait, self.awaited(wait.request.key, lambda: self.over(wait)))
+        return Waiting(wait, self._unawaited.add(wait.request.key, self.over(wait)))
 
     async def over(self, wait: Wait) -> Any:
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
+        self._unawaited.forget(request.key)
         self._stay(request.key)
         self._on_loop(request.key)
-        if place_here() == request.branch.place:
-            self.checkpoints.decide(request.branch)
+        self.checkpoints.decide_at(request)
         self.checkpoints.reach(request, wait.kind)
         try:
             while (pending := await self._look(wait)) is not None:
@@ -77,8 +76,10 @@ class Durable(StepTaker):
         """`over`, on the event loop for a function in a thread, which is suspended at once."""
         self.checkpoints.reach(wait.request, wait.kind)
         try:
-            if (pending := await self._look(wait)) is not None:
-                self.leave(self.suspended_for(pending))
+            while (pending := await self._look(wait)) is not None:
+                if not self.short_waits.fits(pending):
+                    self.leave(self.suspended_for(pending))
+                await self.short_waits.hold(pending)
             return await self._value_of(wait)
         except time_limits.TimePassed:
             await wait.drop()
@@ -112,7 +113,7 @@ class Durable(StepTaker):
         parts = parts_of(waits)
         for name, part in parts.items():
             waiting: Any = waits[name]
-            self.forget(part.request.key)
+            self._unawaited.forget(part.request.key)
             waiting.close()
         return parts
 
