@@ -18,7 +18,7 @@ import pytest
 
 from tests.fixtures import KINDS, a_url
 from tests.served import memory_url
-from tests.waiting import each_turn, turn, until_blocking
+from tests.waiting import each_turn, turn, until, until_blocking
 from treadle import App, StorageError, StorageUnavailable, Worker
 from treadle.concurrency import cross_loop
 from treadle.core.query_model import Stats
@@ -431,6 +431,33 @@ def test_a_close_that_is_cancelled_while_it_ends_calls_closes_the_storage() -> N
     asyncio.run(run())
     assert storage.closes == 1
     assert app._core.loop is None
+
+
+def test_a_close_that_fails_after_its_caller_was_cancelled_prints_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    class Broken(MemoryStorage):
+        async def close(self) -> None:
+            reached.set()
+            await go_on.wait()
+            raise StorageUnavailable("the disk is gone")
+
+    async def main() -> None:
+        app = App(storage=Broken())
+        await app.open()
+        closing = asyncio.create_task(app.close())
+        await reached.wait()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        go_on.set()
+        await until(lambda: len(asyncio.all_tasks()) == 1, "the end of the close")
+        del closing
+        gc.collect()
+
+    asyncio.run(main())
+    assert not caplog.records
 
 
 def test_an_opening_that_is_cancelled_while_it_closes_what_a_loop_left_can_be_made_again() -> None:

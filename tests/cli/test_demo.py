@@ -52,7 +52,7 @@ def test_the_demo_can_be_stopped_at_any_time(tmp_path: Path, number: int, moment
         demo.wait_for(moment)
         demo.signal(number)
         assert demo.ended() == 130, demo.stderr
-    assert "Traceback" not in demo.stderr
+    assert "Traceback" not in demo.stderr, demo.stderr
     assert demo.stderr.count("interrupted") == 1
     assert demo.stdout == ""
     assert nothing_left(demo, tmp_path)

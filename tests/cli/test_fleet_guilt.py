@@ -216,7 +216,7 @@ async def test_a_process_without_the_interpreters_lock_keeps_its_jobs(
     lease: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_process, "STUCK", 0.5)
+    monkeypatch.setattr(worker_process, "STUCK", 2.0)
     os.mkfifo(fifo := tmp_path / "fifo")
     async with stage(processes, tasks=TASKS, lease=lease, url=redis()) as here:
         healthy = [await here.enqueue("healthy", "go") for _ in range(2 * processes)]
@@ -224,8 +224,9 @@ async def test_a_process_without_the_interpreters_lock_keeps_its_jobs(
         job = await here.enqueue("keep_lock", str(fifo))
         await until(lambda: runs(here, "keep_lock"), "the job")
         (here.folder / "hold").touch()
-        said = await here.until_said(r"its event loop has not answered")
-        assert f"job {job.id} of task jobs.keep_lock: " in said
+        # On a busy machine an event loop may be late before the lock is kept, and is reported without a job.
+        said = await here.until_said(f"job {job.id} of task jobs.keep_lock: ")
+        assert "its event loop has not answered" in said
         assert "keeps the interpreter's lock" in said
         [pid] = runs(here, "keep_lock")
         begun = (await row(here, job)).due_at

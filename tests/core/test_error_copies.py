@@ -50,6 +50,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "UnknownJob": ("j1",),
     "UnknownSchedule": ("nightly", "daily"),
     "UnknownTask": ("mial", ("mail",), "mail"),
+    "UnknownVersion": ("j1", "mail", 1, (2, 3)),
     "UnknownUpstream": ("j1", "j2"),
     "Unsupported": ("memory", "sessions", "use SQLite"),
     "WorkflowFailed": (*DONE, [errors.JobFailed(*DONE), errors.JobExpired(*DONE)]),

@@ -14,6 +14,8 @@ from treadle.errors import BadOption
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
 
+pytestmark = pytest.mark.usefixtures("tasks")
+
 ONCE = Retry(attempts=1)
 HOUR = 3600.0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import anyio
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
@@ -13,6 +12,8 @@ from tests.kit import Told, work
 from treadle import App, JobFailed, Retry, State, current
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
+
+pytestmark = pytest.mark.usefixtures("tasks")
 
 ONCE = Retry(attempts=1)
 
@@ -338,96 +339,29 @@ async def test_a_task_that_nothing_awaits_does_not_keep_the_run(app: App, clock:
         task.cancel()
 
 
-# --- what a later run could not repeat
+@shows("a branch is found again by where it was created, however far the function had come when it began")
+async def test_a_branch_next_to_the_body_of_its_group(app: App, clock: HandClock, ledger: Ledger) -> None:
+    """In the first run the body awaits the storage before the branch begins; later runs have its steps at once."""
 
+    async def branch() -> None:
+        await current().step("branch", ledger.do, "branch")
+        await current().sleep(30, name="branch")
 
-async def timeout() -> None:
-    async with asyncio.timeout(5):
-        await current().sleep(60)
-
-
-async def timeout_in_a_helper() -> None:
-    from contextlib import asynccontextmanager
-
-    @asynccontextmanager
-    async def limited() -> Any:
-        async with asyncio.timeout(5):
-            yield
-
-    async with limited():
-        await current().sleep(60)
-
-
-async def time_of_anyio() -> None:
-    with anyio.fail_after(5):
-        await current().sleep(60)
-
-
-async def scope_of_anyio() -> None:
-    with anyio.move_on_after(5):
-        await current().sleep(60)
-
-
-async def timeout_around_tasks() -> None:
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        group.create_task(current().sleep(60))
-
-
-async def wait_for() -> None:
-    await asyncio.wait_for(current().sleep(60), 5)
-
-
-async def wait_with_a_timeout() -> None:
-    await asyncio.wait([asyncio.ensure_future(current().sleep(60))], timeout=5)
-
-
-async def wait_for_the_first() -> None:
-    here = current()
-    await asyncio.wait(
-        [asyncio.ensure_future(here.sleep(60)), asyncio.ensure_future(here.sleep(90))],
-        return_when=asyncio.FIRST_COMPLETED,
-    )
-
-
-async def take_as_completed() -> None:
-    for done in asyncio.as_completed([current().sleep(60), current().sleep(90)]):
-        await done
-
-
-REFUSED = (
-    (timeout, "current().timeout"),
-    (timeout_in_a_helper, "current().timeout"),
-    (timeout_around_tasks, "current().timeout"),
-    (time_of_anyio, "current().timeout"),
-    (scope_of_anyio, "current().timeout"),
-    (wait_for, "current().timeout"),
-    (wait_with_a_timeout, "current().timeout"),
-    (wait_for_the_first, "current().first"),
-    (take_as_completed, "as_completed"),
-)
-
-
-@shows("asyncio.timeout around a durable wait is refused, and named")
-@pytest.mark.parametrize(("function", "cure"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
-async def test_programs_whose_path_would_depend_on_the_run_are_refused(app: App, function: Any, cure: str) -> None:
-    job = await app.task(name="boss", retry=AGAIN)(function).enqueue()
-    await drain(app)
-    error = await error_of(app, job)
-    assert "BadStep" in error
-    assert cure in error
-    assert (await app.jobs.get(job)).attempt == 1
-
-
-async def test_a_timeout_around_steps_alone_is_allowed(app: App, ledger: Ledger, clock: HandClock) -> None:
-    @app.task
+    @app.task(retry=ONCE)
     async def boss() -> str:
-        async with asyncio.timeout(50):
-            await current().step("note", ledger.do, "note")
-        await current().sleep(60)
+        here = current()
+        await here.step("before", ledger.do, "before")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(branch())
+            await here.step("body", ledger.do, "body")
+            await here.sleep(60, name="body")
+            await here.step("more", ledger.do, "more")
         return "done"
 
     job = await boss.enqueue()
-    await drain(app)
-    clock.advance(60)
+    for _ in range(3):
+        await drain(app)
+        clock.advance(31)
     await drain(app)
     assert await job.result(0) == "done"
+    assert ledger.function_done == {"before": 1, "branch": 1, "body": 1, "more": 1}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from treadle.errors import JobFailed, error_line, traceback_of
-from treadle.policy import judge
+from treadle.policy.error_text import SUMMARY, text_of
 
 
 class Odd(Exception):
@@ -18,7 +18,7 @@ def raised(error: BaseException) -> str:
     try:
         raise error
     except BaseException as caught:
-        return judge.text_of(caught)
+        return text_of(caught)
 
 
 def noted() -> ValueError:
@@ -67,7 +67,7 @@ def test_the_traceback_follows_it() -> None:
 
 def test_a_long_message_is_cut() -> None:
     line = error_line(raised(ValueError("x" * 5_000)))
-    assert len(line) == judge.SUMMARY
+    assert len(line) == SUMMARY
     assert line.endswith("...")
 
 

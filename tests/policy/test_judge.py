@@ -12,8 +12,9 @@ import treadle
 from treadle import Abort, Defer, Record, Retry, State
 from treadle.core.model import NewJob, Outcome
 from treadle.errors import users_part
+from treadle.policy.error_text import text_of
 from treadle.policy.guilt import NOTE
-from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded, text_of
+from treadle.policy.judge import Rules, failed, lost_too_often, released, rules_for, succeeded
 from treadle.policy.retry import DEFAULT, RetryNow
 from treadle_testkit.shows import shows
 

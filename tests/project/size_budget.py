@@ -15,12 +15,12 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_345, 1),  # --factory; +1: delayed jobs are due at an instant; +1: --factory of mcp
     "treadle/core": (2_867, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
-    "treadle/durable": (2_728, 1),  # +149: operators, versions; +35: restart, warnings; +56: what a cleanup replays
-    "treadle/execution": (1_236, 0),  # the typed calls of a step; +11: operators, versions; +11: restart; +22: restart
+    "treadle/durable": (2_864, 1),  # +27: where a branch began; +149: operators, versions; +91: restart, cleanup
+    "treadle/execution": (1_234, 0),  # the typed calls of a step; +11: operators, versions; +11: restart; +22: restart
     "treadle/integrations": (3_610, 1),  # +42: sentences for missing extras, the admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
-    "treadle/policy": (1_567, 6),  # +105: operators, versions; an instant and its span
+    "treadle/policy": (1_571, 6),  # +105: operators, versions; an instant and its span
     "treadle/ports": (1_444, 1),  # +115: the head of a journal, which finds cut and deleted files; reserved stores
     "treadle/producer": (466, 0),  # +1: empty lists by annotation; list[int]() takes 0.5 us more than []
     "treadle/resources": (965, 0),
@@ -30,8 +30,8 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/storage": (25_461, 9),  # +35: pages without steps; +31: ranges of imported lines; +2: too long names
     "treadle/tasks": (1_425, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
     "treadle/testing": (3_824, 3),  # +18: children in a replay; +38: calls that change their mind, restarts
-    "treadle/worker": (6_796, 4),  # +31: children of durable code; +12: look-only storages, suspects, restarts
-    "treadle/workflow": (1_298, 1),  # +22: checks of answers
+    "treadle/worker": (6_799, 4),  # +31: children of durable code; +12: look-only storages, suspects, restarts
+    "treadle/workflow": (1_303, 1),  # +22: checks of answers
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_754, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
     "treadle_testkit/ports": (378, 0),  # +5: optional methods

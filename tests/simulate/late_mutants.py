@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.model import Record, State
-from treadle.durable import steps, waits
+from treadle.durable import mailbox, steps
 from treadle.durable.checkpoints import Checkpoint, Checkpoints
 from treadle.policy import judge
 from treadle.storage import admission
@@ -47,8 +47,8 @@ def sleep_guessed_over(patch: Patch) -> None:
 
 def wait_too_short(patch: Patch) -> None:
     """A wait for a signal ends a tenth too early."""
-    real = waits.seconds
-    patch.setattr(waits, "seconds", lambda length, what: real(length, what) * (0.9 if what == "timeout" else 1))
+    real = mailbox.seconds
+    patch.setattr(mailbox, "seconds", lambda length, what: real(length, what) * (0.9 if what == "timeout" else 1))
 
 
 def retried_late(patch: Patch) -> None:

@@ -102,15 +102,19 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone(
     app: App, clock: HandClock, room: Room, told: Told
 ) -> None:
     suspects = [await a_suspect(app, clock, room.held, f"suspect {n}", queue="late") for n in range(2)]
+
+    async def are_claimed() -> bool:
+        return [(await row_of(app, id)).state for id in suspects] == [State.RUNNING] * 2
+
     async with work(app, queues=["default"], concurrency=5), work(app, queues=["late"], concurrency=5, name="late"):
         await room.held.enqueue("a")
         await room.blocking.enqueue("b")
         await room.has("a", "b")
-        await told.until("reaped", 2)
+        await until(are_claimed, "the claims of the suspects")
         await room.quick.enqueue("c")
         room.doors.set()
         await room.had("b")
-        assert [(await row_of(app, id)).state for id in suspects] == [State.RUNNING] * 2
+        assert await are_claimed()
         room.door.set()
         await told.until("succeeded", 5)
     assert room.beside["suspect 0"] == room.beside["suspect 1"] == []

@@ -43,6 +43,12 @@ def begin(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> asyn
     return asyncio.Task(_Started(work, awaited), loop=loop)
 
 
+def mark_retrieved(task: asyncio.Future[Any]) -> None:
+    """A done callback of a task whose callers may all be cancelled: asyncio does not log its error then."""
+    if not task.cancelled():
+        task.exception()
+
+
 _NOTHING: Final = object()
 
 

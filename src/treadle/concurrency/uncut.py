@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Coroutine
 from typing import Any, TypeVar
 
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 
 T = TypeVar("T")
 
@@ -25,14 +25,10 @@ class UncutCalls:
         """Make a call. If this is cancelled, the call continues."""
         task = started(call)
         self._calls.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(mark_retrieved)
         await asyncio.wait([task])
         return task.result()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: the caller may be gone
 
     async def ended(self, hurry: asyncio.Event | None = None, patience: float = 0.0) -> None:
         """Wait until no call is in progress. `patience` s after `hurry` was set, the remaining calls are cancelled; all

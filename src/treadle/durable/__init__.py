@@ -26,6 +26,7 @@ from treadle.durable.mailbox import SignalWait as SignalWait
 from treadle.durable.mailbox import SynchronousAsk as SynchronousAsk
 from treadle.durable.mailbox import decoded_as as decoded_as
 from treadle.durable.mailbox import publish as publish
+from treadle.durable.mailbox import publish_here as publish_here
 from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait

@@ -9,6 +9,20 @@ import asyncio
 import threading
 from contextvars import ContextVar
 
+from msgspec import Struct
+
+
+class Position(Struct, frozen=True):
+    """A position in the order of a branch: behind a step of it.
+
+    last   that step, as the next one records it in `after`
+    count  how many steps the branch had requested
+    """
+
+    branch: Branch
+    last: str
+    count: int = 0
+
 
 class Branch:
     """A branch of execution, in which steps have an order.
@@ -16,31 +30,43 @@ class Branch:
     checkpoints  the steps of the run that it belongs to
     place   its asyncio task, or the number of its thread
     last    the step that was requested last, as the next one records it in `after`
-    parent  the branch in which it began
+    count   how many steps it has requested
+    began   the position in another branch in which it began
     outer   the steps inside of which it runs
     """
 
-    __slots__ = ("checkpoints", "last", "outer", "parent", "place")
+    __slots__ = ("began", "checkpoints", "count", "last", "outer", "place")
 
     def __init__(
         self,
         checkpoints: object,
         place: object,
         last: str,
-        parent: Branch | None = None,
+        began: Position | None = None,
         outer: tuple[str, ...] = (),
     ) -> None:
-        self.checkpoints, self.place, self.last = checkpoints, place, last
-        self.parent, self.outer = parent, outer
+        self.checkpoints, self.place, self.last, self.count = checkpoints, place, last, 0
+        self.began, self.outer = began, outer
 
-    def begun(self, place: object) -> Branch:
-        """The branch of a task or thread that began in this one."""
-        last = self.last if self.last.endswith(("&", ">")) else f"{self.last}&"
-        return Branch(self.checkpoints, place, last, self, self.outer)
+    @property
+    def position(self) -> Position:
+        return Position(self, self.last, self.count)
+
+    @property
+    def parent(self) -> Branch | None:
+        """The branch in which it began."""
+        return None if self.began is None else self.began.branch
 
     def inside(self, key: str) -> Branch:
         """The branch inside of this step."""
-        return Branch(self.checkpoints, place_here(), f"{key}>", self, (*self.outer, key))
+        return Branch(self.checkpoints, place_here(), f"{key}>", self.position, (*self.outer, key))
+
+    def follows(self, position: Position) -> bool:
+        """Whether this branch requests all its further steps after that position."""
+        here: Position | None = self.position
+        while here is not None and here.branch is not position.branch:
+            here = here.branch.began
+        return here is not None and position.count <= here.count
 
     def is_in(self, other: Branch) -> bool:
         """Whether this branch is the other one, or began in it."""
@@ -62,7 +88,15 @@ class Branch:
         return True
 
 
-branch_here: ContextVar[Branch | None] = ContextVar("treadle_branch", default=None)
+def begun_at(position: Position, place: object) -> Branch:
+    """The branch of a task or thread that began at this position of another one."""
+    last = position.last if position.last.endswith(("&", ">")) else f"{position.last}&"
+    return Branch(position.branch.checkpoints, place, last, position, position.branch.outer)
+
+
+# A task gets a copy of its creator's context, so it knows for good at which position it began, however late it requests
+# its first step.
+position_here: ContextVar[Position | None] = ContextVar("treadle_position", default=None)
 
 
 def place_here() -> object:

@@ -31,7 +31,7 @@ from treadle.core import defaults
 from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import FORMS, lacks
-from treadle.durable.branches import Branch, branch_here, has_ended, place_here
+from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
 from treadle.durable.failures import Failure
 from treadle.tasks.options import Sizes
 
@@ -80,7 +80,8 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
-STEP, SLEEP, WAIT, MARK = "step", "sleep", "wait", "mark"  # kinds of requests; a mark is not awaited
+# Kinds of requests: a mark is not awaited, and a call is that of a step's function.
+STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 
 
 class StepRequest(Struct, frozen=True):
@@ -91,7 +92,6 @@ class StepRequest(Struct, frozen=True):
     entry: Checkpoint | None
     branch: Branch
     args: str | UnsetType = UNSET
-    count: int = 1  # how many steps of its name were requested
 
     @property
     def is_recorded(self) -> bool:
@@ -138,7 +138,7 @@ class Checkpoints:
             texts.append(text)
         self._size = _bytes_of(self.entries) + _bytes_of(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
-        self._asked: dict[str, StepRequest] = {}  # the last one of each name
+        self._asked: dict[str, tuple[Position, int]] = {}  # behind the last step of each name, and how many it has
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
@@ -154,9 +154,9 @@ class Checkpoints:
             check_name(name)
             count, key = 1, name
         else:
-            if before.branch is not branch:
-                self._own(name, branch, before)
-            count = before.count + 1
+            if before[0].branch is not branch:
+                self._own(name, branch, before[0])
+            count = before[1] + 1
             key = f"{name}#{count}"
         if self._raised:
             self.decide(branch)
@@ -165,8 +165,11 @@ class Checkpoints:
             self._check(key, after, entry)
         if entry is not None and entry.args != args and isinstance(args, str) and isinstance(entry.args, str):
             raise StepMismatch.of_arguments(self.job, key)
-        request = self._asked[name] = StepRequest(key, after, entry, branch, args, count)
-        branch.last = key
+        request = StepRequest(key, after, entry, branch, args)
+        branch.last, branch.count = key, branch.count + 1
+        position = Position(branch, key, branch.count)
+        self._asked[name] = position, count
+        position_here.set(position)
         self._open.add(key)
         if branch.outer:
             self.around.update(branch.outer)
@@ -177,10 +180,8 @@ class Checkpoints:
         self._open.discard(request.key)
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
-        """The function awaits this step, sleep or wait, or passes this mark. Does nothing in a run of a job."""
-
-    def before_call(self, request: StepRequest) -> None:
-        """The function of this step is about to run. Does nothing in a run of a job."""
+        """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
+        Does nothing in a run of a job. Coroutines call `DurableState.reached`."""
 
     def is_over(self, key: str) -> bool:
         """Whether the step has its result or its failure."""
@@ -194,25 +195,26 @@ class Checkpoints:
 
     def here(self) -> Branch:
         """The branch of the caller: a known one, or a new one."""
-        place, branch = place_here(), branch_here.get()
-        if branch is not None and branch.checkpoints is self and branch.place == place:
-            return branch
+        place, position = place_here(), position_here.get()
+        if position is not None and position.branch.place == place and position.branch.checkpoints is self:
+            return position.branch
         if self._root is None:
             self._root = Branch(self, place, "")
-        if branch is None or branch.checkpoints is not self:
-            branch = self._root
-        if branch.place != place:
-            branch = branch.begun(place)
-            if isinstance(place, asyncio.Task):
-                self.tasks.add(place)
-        branch_here.set(branch)
+        if position is None or position.branch.checkpoints is not self:
+            position = Position(self._root, "")  # this place began before the first step
+        if position.branch.place == place:
+            return position.branch
+        branch = begun_at(position, place)
+        if isinstance(place, asyncio.Task):
+            self.tasks.add(place)
+        position_here.set(branch.position)
         return branch
 
-    def _own(self, name: str, branch: Branch, before: StepRequest) -> None:
+    def _own(self, name: str, branch: Branch, taken: Position) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
-        owner, key = before.branch, before.key
-        in_order = branch.is_in(owner) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
-        if key in self._open or not in_order or owner.outer != branch.outer:
+        owner = taken.branch
+        in_order = branch.follows(taken) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
+        if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
@@ -238,13 +240,13 @@ class Checkpoints:
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
         """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = branch_here.set(request.branch.inside(request.key))
+        token = position_here.set(request.branch.inside(request.key).position)
         running = _running.set(request.key)
         try:
             yield
         finally:
             _running.reset(running)
-            branch_here.reset(token)
+            position_here.reset(token)
 
     # --- errors
 

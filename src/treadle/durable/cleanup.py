@@ -25,8 +25,8 @@ from treadle.core.job import not_done
 from treadle.core.model import Outcome, Record
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
-from treadle.durable.branches import Branch, branch_here, place_here
-from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoints, StepRequest
+from treadle.durable.branches import Branch, place_here, position_here
+from treadle.durable.checkpoints import CALL, MARK, SLEEP, STEP, Checkpoints, StepRequest
 from treadle.durable.failures import leaves
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import locks_of
@@ -52,6 +52,7 @@ class EndedSteps(Checkpoints):
         super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings)
         self._ended = ended
         self.theirs = _of_job(row, ended)
+        self.history = [key for key in self.entries if key in self.theirs]  # in the order in which it was stored
         # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
         self._size, self._most = 0, len(self.theirs) + sizes.steps
         self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
@@ -73,19 +74,27 @@ class EndedSteps(Checkpoints):
         return request
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
-        """Raise the ending of the job here, if the job had not got behind this and the caller does not clean up. It is
-        decided here and not by `ask`: steps that are requested together do not end together."""
-        self._note(request)
-        if self._has_passed(request, kind):
-            if request.entry is None or request.key in self.theirs:
-                self.passed.add(request.key)
-        else:
-            self.before_call(request)
-
-    def before_call(self, request: StepRequest) -> None:
-        if request.key not in self._cleaning:
+        if self.ends_at(request, kind):
             self.end(request)
             self.stop()
+
+    def ends_at(self, request: StepRequest, kind: str) -> bool:
+        """Whether the ending of the job is to be raised here: the job had not got behind this, and the caller does not
+        clean up. It is decided here and not by `ask`: steps that are requested together do not end together."""
+        self._note(request)
+        if kind != CALL and self._has_passed(request, kind):
+            if request.entry is None or request.key in self.theirs:
+                self.passed.add(request.key)
+            return False
+        return request.key not in self._cleaning
+
+    def has_ended(self, place: object) -> bool:
+        """Whether the ending was raised in this task or thread."""
+        return self._raised_here[place] > 0
+
+    def has_begun_before(self, task: object) -> bool:
+        """Whether this task began before the ending was raised anywhere."""
+        return not self._before or task in self._before
 
     def _note(self, request: StepRequest) -> None:
         if self._may_clean(request.branch):
@@ -175,6 +184,21 @@ class Cleanup(Durable):
 
     # --- what differs from a run of the job itself
 
+    async def reached(self, request: StepRequest, kind: str = STEP) -> None:
+        """A task that has come to the end of the history waits there until all others have, too: otherwise the undos of
+        slower ones would be missing, and a group would cut off what they do to clean up."""
+        if not self.steps.ends_at(request, kind):
+            return
+        self.steps.end(request)
+        if not self.steps.has_ended(place_here()):
+            try:
+                await self._parking.park(request)
+            except asyncio.CancelledError:
+                if self.backend.is_cancelled(self.run) or self.is_suspended or self._parking.has_ended:
+                    raise
+                _uncancel()  # by a group, or by code of the job: the ending is raised in its place
+        self.steps.stop()
+
     async def _look(self, wait: Wait) -> Pending | None:
         if wait.request.key in self.steps.passed:
             await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
@@ -227,6 +251,7 @@ class Cleanup(Durable):
                 if is_asleep if is_suspension(error) else judge.fails_as(error) is not None:
                     raise  # it sleeps; or its code does not follow the history, so its undos are not known
                 left_by.append(error)
+            left_by += await self._branches(reach)
             errors = [error for error in left_by if not self._is_handled(error)]
             errors += await self._undone()
         finally:
@@ -246,6 +271,7 @@ class Cleanup(Durable):
 
         def cut() -> None:
             self.steps.is_cut = True
+            self._parking.release()
             task.cancel()
 
         timer = self.backend.loop.call_later(seconds, cut)
@@ -258,6 +284,33 @@ class Cleanup(Durable):
             return None
         finally:
             timer.cancel()
+
+    async def _branches(self, seconds: float | None) -> list[BaseException]:
+        """Wait for the tasks of the function that have not ended with it. Returns the errors of tasks that it does not
+        know. A task that does not reach the ending is cancelled after some time."""
+        if seconds is None:
+            return []
+        late = {task for task in self.checkpoints.tasks if not task.done() or getattr(task, "_log_traceback", False)}
+
+        def cut() -> None:
+            for task in self.checkpoints.tasks:
+                if self.steps.has_begun_before(task) and not self.steps.has_ended(task):
+                    task.cancel()
+
+        timer = self.backend.loop.call_later(seconds, cut)
+        try:
+            while tasks := [task for task in self.checkpoints.tasks if not task.done()]:
+                late |= set(tasks)
+                self._parking.changed()
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            if self.run.suspended_as is None or self.backend.is_cancelled(self.run):
+                raise
+            _uncancel()
+            raise Suspend from None
+        finally:
+            timer.cancel()
+        return [error for task in late if not task.cancelled() and (error := task.exception()) is not None]
 
     def _is_handled(self, error: BaseException) -> bool:
         """Whether the function may end with this error: the ending of its job, one raised from it, or a verdict."""
@@ -272,14 +325,21 @@ class Cleanup(Durable):
         """Run the undos, the last one first. An undo that fails does not keep the others from running, and is tried
         again in the next attempt. Each is a branch of its own: no order is recorded."""
         errors = list[BaseException]()
-        for undo in reversed(tuple(self.undos.registered)):
+        for name, undo in reversed(self.undos.in_order(self.steps.history)):
             self.steps.undoing = Branch(self.steps, place_here(), "&")
-            branch_here.set(self.steps.undoing)
+            position_here.set(self.steps.undoing.position)
             try:
-                await self.step(undo.name, undo.function, undo.args, undo.kwargs)
+                await self.step(name, undo.function, undo.args, undo.kwargs)
             except Exception as error:
                 errors.append(error)
         return errors
+
+
+def _uncancel() -> None:
+    """The cancellation of this task has done its work."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
 
 
 def begun_anew(record: Record) -> Outcome | None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from treadle.core import errors
 from treadle.core.errors import StepFailed
-from treadle.policy.judge import message_of
+from treadle.policy.error_text import message_of
 from treadle.serialization.call_codec import decode_any, encode_any
 
 MESSAGE: Final = 1_000  # characters of a stored message

@@ -222,7 +222,6 @@ class AnyAsk(Generic[T_co]):
         if self._is_answered:
             raise BadStep(name, "this message has its answer; each takes one")
         request = run.asked(name)
-        run.checkpoints.reach(request, MARK)
         if why is None:
             text = _storable(f"the answer to {self._name!r}", value, run.backend.sizes.step)
             entry = valued(request, text, False)
@@ -269,7 +268,12 @@ class Ask(AnyAsk[T_co]):
 
     def _awaited(self, value: object, why: str | None) -> Coroutine[Any, Any, None]:
         request, entry = self._placed(value, why)
-        return self._run.awaited(request.key, lambda: self._send(request, entry))
+
+        async def work() -> None:
+            await self._run.reached(request, MARK)
+            await self._send(request, entry)
+
+        return self._run.awaited(request.key, work)
 
 
 class SynchronousAsk(AnyAsk[T_co]):
@@ -277,20 +281,36 @@ class SynchronousAsk(AnyAsk[T_co]):
 
     def answer(self, value: object = None) -> None:
         """As `Ask.answer`."""
-        self._run.wait_here(self._send(*self._placed(value, None)))
+        self._answer(value, None)
 
     def refuse(self, why: str) -> None:
         """As `Ask.refuse`."""
-        self._run.wait_here(self._send(*self._placed(None, why)))
+        self._answer(None, why)
+
+    def _answer(self, value: object, why: str | None) -> None:
+        request, entry = self._placed(value, why)
+        self._run.checkpoints.reach(request, MARK)
+        self._run.wait_here(self._send(request, entry))
 
 
 # --- published values
 
 
-def publish(run: StepTaker, name: str, value: object) -> None:
+async def publish(run: StepTaker, name: str, value: object) -> None:
     """Note the value. It is stored with the next entry, or before the function of the next step runs."""
     request = run.asked(f"publish:{name}")
+    await run.reached(request, MARK)
+    _note(run, request, name, value)
+
+
+def publish_here(run: StepTaker, name: str, value: object) -> None:
+    """The same, in a thread."""
+    request = run.asked(f"publish:{name}")
     run.checkpoints.reach(request, MARK)
+    _note(run, request, name, value)
+
+
+def _note(run: StepTaker, request: StepRequest, name: str, value: object) -> None:
     if request.entry is None:
         text = _storable(f"the published value {name!r}", value, defaults.MAX_PUBLISHED_SIZE)
         if run.mailboxes.publish(name) > (most := defaults.MAX_PUBLISHED):

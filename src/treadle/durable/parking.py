@@ -8,6 +8,10 @@ them awaits anything else, such as a reply over the network, the run is not susp
 its waits every second until that task is parked or has ended. A lock, event or queue of asyncio counts as a wait for
 another task if a parked task holds it in a variable.
 
+In a cleanup, a task is also parked where the history of its ended job ends. When nothing else can happen in the run,
+all of these tasks go on together, and each raises the ending of the job. Each TaskGroup among them is aborted then, so
+that it cancels its tasks here: it would do that when the first one ends, and cut off what the others do to clean up.
+
 A program whose path would depend on the time of a run is refused: `asyncio.timeout` and `asyncio.wait_for` around a
 wait, and asyncio's ways to take the first of several tasks.
 """
@@ -16,13 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import math
 from asyncio import locks, queues, tasks
 from collections.abc import Iterator
+from types import AsyncGeneratorType, GeneratorType, MethodType
 from typing import Any, Final, NamedTuple
 
 from treadle.core.errors import BadStep
 from treadle.durable.backend import Suspend
+from treadle.durable.checkpoints import StepRequest
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait
@@ -34,13 +41,15 @@ REACHED: Final = 2_000  # objects that are looked at for that
 TIMED: Final = "asyncio.timeout and asyncio.wait_for begin anew in each run; write `async with current().timeout(...)`"
 RACED: Final = "asyncio takes what is done first, which may differ in the next run; use current().first or as_completed"
 _PRIMITIVES: Final = (locks.__file__, queues.__file__)
+_GENERATORS: Final = (GeneratorType, AsyncGeneratorType)
 
 
 class Parked(NamedTuple):
-    """A task that waits."""
+    """A task that waits. `wait`: None if it is where the history ends."""
 
-    wait: Wait
-    pending: Pending
+    request: StepRequest
+    wait: Wait | None
+    pending: Pending | None
     over: asyncio.Future[None]
 
 
@@ -58,15 +67,16 @@ class Parking:
         self._looking: asyncio.Task[None] | None = None
         self._is_held = False  # the parked waits are short, and are looked at when the first one is over
         self.has_ended = False
+        self._groups: list[asyncio.TaskGroup] = []  # those in which the tasks were at the last look at the end
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
-    async def park(self, wait: Wait, pending: Pending) -> None:
-        """Park this task. Returns when it should look again. Raises Suspend or CancelledError if the run is suspended,
-        and BadStep."""
+    async def park(self, request: StepRequest, wait: Wait | None = None, pending: Pending | None = None) -> None:
+        """Park this task. Returns when it should look again, or raise the ending. Raises Suspend or CancelledError if
+        the run is suspended, and BadStep."""
         task = asyncio.current_task()
         assert task is not None
         over = self._run.backend.loop.create_future()
-        self._parked[task], self._is_quiet = Parked(wait, pending, over), False
+        self._parked[task], self._is_quiet = Parked(request, wait, pending, over), False
         self.changed()
         try:
             await over
@@ -96,13 +106,15 @@ class Parking:
         if not self._parked or self._is_held or run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
+        is_at_end = any(parked.wait is None for parked in self._parked.values())
         try:
-            others = None if any(parked.over.done() for parked in self._parked.values()) else self._busy()
+            is_late = any(parked.over.done() for parked in self._parked.values())
+            others = None if is_late else self._busy(refuses=not is_at_end)
         except Refused as refused:
             self._run.refuse(str(refused))
             for parked in self._parked.values():
                 if not parked.over.done():
-                    parked.over.set_exception(BadStep(parked.wait.request.key, str(refused)))
+                    parked.over.set_exception(BadStep(parked.request.key, str(refused)))
             return
         if others is None:
             self.changed()  # a task has not had its turn
@@ -115,20 +127,31 @@ class Parking:
         elif not was_quiet:
             self._is_quiet = True
             self.changed()
+        elif is_at_end:
+            self.release()
         elif self._looking is None and self._run.short_waits.fits(pending := first_of(self.pending)):
             self._is_held = True
             self._looking = self._run.backend.loop.create_task(self._hold(pending))
         else:
             self._suspend()
 
+    def release(self) -> None:
+        """Let the tasks go on that are where the history ends."""
+        self._busy(refuses=False)
+        for group in self._groups:
+            group._abort()  # type: ignore[attr-defined]  # its public way to cancel its tasks is to fail
+        for parked in self._parked.values():
+            if parked.wait is None and not parked.over.done():
+                parked.over.set_result(None)
+
     def _outer(self) -> set[str]:
         """The steps whose functions wait themselves."""
-        return {key for parked in self._parked.values() for key in parked.wait.request.branch.outer}
+        return {key for parked in self._parked.values() for key in parked.request.branch.outer}
 
     @property
     def pending(self) -> list[Pending]:
         """The rows and instants that the parked tasks wait for."""
-        return [parked.pending for parked in self._parked.values()]
+        return [parked.pending for parked in self._parked.values() if parked.pending is not None]
 
     def _is_done(self, _: object) -> None:
         self.changed()
@@ -152,14 +175,17 @@ class Parking:
         finally:
             self._looking, self._is_held = None, False
         for parked in self._parked.values():
-            if not parked.over.done():
+            if parked.wait is not None and not parked.over.done():
                 parked.over.set_result(None)
+        self.changed()
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""
         while self._parked:
             await asyncio.sleep(LOOK)
             for task, parked in tuple(self._parked.items()):
+                if parked.wait is None or parked.pending is None:
+                    continue
                 try:
                     if parked.pending.new:
                         await self._run.backend.store_all(parked.pending.new)
@@ -173,12 +199,13 @@ class Parking:
 
     # --- the tasks of the run
 
-    def _busy(self) -> list[asyncio.Future[Any]] | None:
+    def _busy(self, refuses: bool) -> list[asyncio.Future[Any]] | None:
         """The futures that the tasks of the run await, without its waits and its tasks. None: a task is about to run.
-        Raises Refused."""
+        Raises Refused if it `refuses`: what a job has done behind its waits is not refused at its end."""
         todo: list[Any] = [task for task in self._run.checkpoints.tasks if not task.done()]
         if isinstance(self._run.run.place, asyncio.Task):
             todo.append(self._run.run.place)
+        self._groups, is_late = [], False
         seen, others = set[int](), list[asyncio.Future[Any]]()
         while todo:
             task = todo.pop()
@@ -186,20 +213,23 @@ class Parking:
                 continue
             seen.add(id(task))
             chain = list(_chain(task))
-            if _is_timed(chain):
+            if not refuses:
+                self._groups += _groups(task, chain)
+            elif _is_timed(task, chain):
                 raise Refused(TIMED)
             if task in self._parked:
                 continue
             waiter = getattr(task, "_fut_waiter", None)
             if waiter is None or waiter.done():
-                return None
-            awaited = _awaited(waiter, chain)
+                is_late = True
+                continue
+            awaited = _awaited(waiter, chain, refuses)
             if awaited is not None:
                 todo += [other for other in awaited if isinstance(other, asyncio.Task)]
                 others += [other for other in awaited if not isinstance(other, asyncio.Task) and not other.done()]
             elif not self._holds(_primitive(chain)):
                 others.append(waiter)
-        return others
+        return None if is_late else others
 
     def _holds(self, primitive: object) -> bool:
         """Whether a parked task refers to this lock, event or queue in its own frames."""
@@ -227,30 +257,45 @@ def _chain(task: asyncio.Task[Any]) -> Iterator[Any]:
         coroutine = coroutine.cr_await
 
 
-def _is_timed(chain: list[Any]) -> bool:
-    """Whether one of these coroutines is in a block of `asyncio.timeout` or anyio with a time."""
-    return any(_ends_in_time(block) for coroutine in chain for block in _blocks(coroutine))
+def _is_timed(task: asyncio.Task[Any], chain: list[Any]) -> bool:
+    """Whether the task is in a block of `asyncio.timeout` or anyio with a time, in one of these coroutines."""
+    return any(_cuts_off(task, manager) for coroutine in chain for manager in _managers(coroutine))
 
 
-def _blocks(code: Any) -> Iterator[Any]:
-    """The managers of the `with` blocks in which a coroutine or generator is, and those inside of decorated ones."""
-    for thing in gc.get_referents(code):
-        manager: Any = getattr(thing, "__self__", None)
-        if manager is not None:
+def _managers(coroutine: Any) -> Iterator[Any]:
+    """The objects to which a coroutine refers. The managers of the `with` blocks in which it is are among them: its
+    frame has the bound method that ends such a block; from Python 3.14 on, the function and the manager."""
+    todo, seen = [coroutine], set[int]()
+    while todo:
+        for thing in gc.get_referents(todo.pop()):
+            manager: Any = thing.__self__ if type(thing) is MethodType else thing
             yield manager
-            if hasattr(manager, "gen"):
-                yield from _blocks(manager.gen)
+            inner = inspect.getattr_static(manager, "gen", None)
+            if type(inner) in _GENERATORS and id(inner) not in seen:  # of contextlib.contextmanager
+                seen.add(id(inner))
+                todo.append(inner)
 
 
-def _ends_in_time(block: Any) -> bool:
-    if isinstance(block, asyncio.Timeout):
-        return block.when() is not None
-    is_scope = type(block).__module__.startswith("anyio.") and hasattr(block, "deadline")
-    return is_scope and block.deadline != math.inf
+def _cuts_off(task: asyncio.Task[Any], manager: Any) -> bool:
+    """Whether this is the manager of a block with a time that the task has entered and not left."""
+    kind = type(manager)
+    if issubclass(kind, asyncio.Timeout):
+        return manager._task is task and manager._timeout_handler is not None
+    if not kind.__module__.startswith("anyio.") or not hasattr(manager, "deadline"):
+        return False
+    return manager._host_task is task and manager._active and manager.deadline != math.inf
 
 
-def _awaited(waiter: Any, chain: list[Any]) -> list[Any] | None:
-    """The tasks and futures that a task awaits together; None: something else. Raises Refused."""
+def _groups(task: asyncio.Task[Any], chain: list[Any]) -> Iterator[asyncio.TaskGroup]:
+    """The groups of asyncio in whose blocks the task is, in one of these coroutines, or at whose end it waits."""
+    inner = chain[-1].cr_frame.f_locals.get("self") if chain else None
+    for manager in (inner, *(manager for coroutine in chain for manager in _managers(coroutine))):
+        if isinstance(manager, asyncio.TaskGroup) and manager._parent_task is task:
+            yield manager
+
+
+def _awaited(waiter: Any, chain: list[Any], refuses: bool) -> list[Any] | None:
+    """The tasks and futures that a task awaits together; None: something else. Raises Refused if it `refuses`."""
     if isinstance(waiter, asyncio.Task):
         return [waiter]
     if hasattr(waiter, "_children"):  # of asyncio.gather
@@ -258,17 +303,23 @@ def _awaited(waiter: Any, chain: list[Any]) -> list[Any] | None:
     names = [coroutine.cr_code.co_qualname for coroutine in chain if coroutine.cr_code.co_filename == tasks.__file__]
     inner = chain[-1].cr_frame.f_locals if chain else {}
     if any("_wait_for_one" in name for name in names):
-        raise Refused(RACED)
+        return _refused(RACED, refuses)
     if "wait_for" in names:
-        raise Refused(TIMED)
+        return _refused(TIMED, refuses)
     if "_wait" in names:
-        if inner["timeout_handle"] is not None:
+        if refuses and inner["timeout_handle"] is not None:
             raise Refused(TIMED)
-        if inner["return_when"] != asyncio.ALL_COMPLETED:
+        if refuses and inner["return_when"] != asyncio.ALL_COMPLETED:
             raise Refused(RACED)
         return list(inner["fs"])
     group = inner.get("self")
     return list(group._tasks) if isinstance(group, asyncio.TaskGroup) else None
+
+
+def _refused(why: str, refuses: bool) -> list[Any]:
+    if refuses:
+        raise Refused(why)
+    return []
 
 
 def _primitive(chain: list[Any]) -> object:

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from treadle.core.errors import BadStep
 from treadle.core.model import ASLEEP, NewJob, Outcome
 from treadle.durable.backend import IN_BATCH, SWALLOWED, DurableBackend, DurableRun, Stopped, Suspend
-from treadle.durable.checkpoints import Checkpoints, StepRequest
+from treadle.durable.checkpoints import STEP, Checkpoints, StepRequest
 from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.policy.rounds import round_of
 from treadle.workflow.plan import time_left
@@ -35,6 +35,9 @@ class DurableState:
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
+
+    async def reached(self, request: StepRequest, kind: str = STEP) -> None:
+        """As `Checkpoints.reach`, in a coroutine."""
 
     def limits_time(self, key: str) -> bool:
         """Whether the time limit of this key passes in this run."""
@@ -82,9 +85,7 @@ class DurableState:
     def _stay(self, step: str) -> None:
         """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
         here, too. Raises BadStep for a loop that swallows it."""
-        if (
-            self.run.suspended_as is None and self._between is None
-        ):  # `is_suspended`, twice a step of a replay
+        if self.run.suspended_as is None and self._between is None:  # `is_suspended`, twice a step of a replay
             return
         self._repeated += 1
         if self._repeated > MOST_REPEATED:

@@ -28,7 +28,7 @@ from treadle.durable.backend import (
     Suspend,
     is_suspension,
 )
-from treadle.durable.checkpoints import Checkpoint, StepRequest, running_step, valued
+from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
@@ -85,10 +85,10 @@ class StepTaker(DurableState):
         self._unawaited.forget(request.key)
         self._stay(request.key)
         self.checkpoints.decide_at(request)
+        await self.reached(request)
         return self._replayed(request, function)
 
     def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
-        self.checkpoints.reach(request)
         self.checkpoints.end(request)
         entry = request.entry
         assert entry is not None
@@ -110,7 +110,7 @@ class StepTaker(DurableState):
         self._on_loop(request.key)
         self._stay(request.key)
         self.checkpoints.decide_at(request)
-        self.checkpoints.reach(request)
+        await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
@@ -118,7 +118,7 @@ class StepTaker(DurableState):
                 if (until := self._next_try(request)) is not None:
                     await self._wait_for_try(request, until)
                     continue
-                self.checkpoints.before_call(request)
+                await self.reached(request, CALL)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         await self._before_effect()
@@ -201,10 +201,10 @@ class StepTaker(DurableState):
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         request = self._request(name, function, args, kwargs, options)
+        self.checkpoints.reach(request)
         if request.is_recorded:
             return self._replayed(request, function)
         call = self._call(request, function, args, kwargs, options)
-        self.checkpoints.reach(request)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
@@ -215,7 +215,7 @@ class StepTaker(DurableState):
                         continue
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
-                self.checkpoints.before_call(request)
+                self.checkpoints.reach(request, CALL)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
                         self.wait_here(self._before_effect())

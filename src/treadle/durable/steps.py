@@ -59,10 +59,10 @@ class Durable(StepTaker):
         self._stay(request.key)
         self._on_loop(request.key)
         self.checkpoints.decide_at(request)
-        self.checkpoints.reach(request, wait.kind)
+        await self.reached(request, wait.kind)
         try:
             while (pending := await self._look(wait)) is not None:
-                await self._parking.park(wait, pending)
+                await self._parking.park(request, wait, pending)
             return await self._value_of(wait)
         except asyncio.CancelledError as error:
             if not (self.backend.is_cancelled(self.run) or self.is_suspended or self._parking.has_ended):
@@ -122,7 +122,7 @@ class Durable(StepTaker):
             raise BadStep("on_undo", "a job of a batch has no undos: its function also runs for other jobs")
         if not callable(function):
             raise BadStep("on_undo", f"expected a function and its arguments, found {function!r:.60}")
-        self.undos.add(function, args, kwargs)
+        self.undos.add(function, args, kwargs, self.checkpoints.here())
 
     def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, and without the steps of this round."""

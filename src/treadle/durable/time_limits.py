@@ -50,8 +50,6 @@ class TimeLimit:
 
     def _enter(self) -> None:
         run = self._run
-        self._request = run.asked("timeout")
-        run.checkpoints.reach(self._request, MARK)
         if self._request.entry is None:
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
         run.checkpoints.end(self._request)
@@ -64,6 +62,8 @@ class TimeLimit:
         self._is_over = True
 
     async def __aenter__(self) -> None:
+        self._request = self._run.asked("timeout")
+        await self._run.reached(self._request, MARK)
         self._enter()
         self._timeout = asyncio.timeout(None)
         await self._timeout.__aenter__()
@@ -79,6 +79,8 @@ class TimeLimit:
             raise self._error() from passed
 
     def __enter__(self) -> None:
+        self._request = self._run.asked("timeout")
+        self._run.checkpoints.reach(self._request, MARK)
         self._enter()
 
     def __exit__(

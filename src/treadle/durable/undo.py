@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from treadle.core.model import Record
 from treadle.durable.backend import DurableBackend
+from treadle.durable.branches import Branch
 from treadle.durable.checkpoints import Checkpoints
+from treadle.durable.fingerprints import checksum_of
 from treadle.durable.step_codec import is_async
 from treadle.policy import cleanups
 
 
 class Undo(Struct, frozen=True):
-    """A function with its arguments; `name`: that of its step."""
+    """A function with its arguments.
 
-    name: str
+    shown  its name
+    branch, behind  where it was registered, and the last step that was requested there before
+    """
+
+    shown: str
+    branch: Branch
+    behind: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -32,10 +41,23 @@ class Undos:
         self.registered: list[Undo] = []
         self.is_stored = cleanups.is_cleanup(record.job) or cleanups.is_stored(record)
 
-    def add(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], branch: Branch) -> None:
         shown = getattr(function, "__name__", type(function).__name__).strip("<>")
-        name = f"undo:{len(self.registered) + 1}:{shown}"
-        self.registered.append(Undo(name, _without_result(function), args, kwargs))
+        self.registered.append(Undo(shown, branch, branch.last, _without_result(function), args, kwargs))
+
+    def in_order(self, history: Iterable[str]) -> list[tuple[str, Undo]]:
+        """The undos, with the names of their steps, in the order in which the history has the steps before them: that
+        in which branches register theirs may differ in the next run."""
+        place = {key: number for number, key in enumerate(history, 1)}
+        last, count = dict[Branch, int](), Counter[tuple[Branch, int]]()
+        keyed = list[tuple[tuple[int, int, str], Undo]]()
+        for undo in self.registered:
+            before = last[undo.branch] = max(place.get(undo.behind.rstrip("&>"), 0), last.get(undo.branch, 0))
+            count[undo.branch, before] += 1
+            args = checksum_of(undo.args, undo.kwargs)
+            keyed.append(((before, count[undo.branch, before], args if isinstance(args, str) else ""), undo))
+        keyed.sort(key=lambda pair: pair[0])
+        return [(f"undo:{number}:{undo.shown}", undo) for number, (_, undo) in enumerate(keyed, 1)]
 
     @property
     def to_store(self) -> bool:

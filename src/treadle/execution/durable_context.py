@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
-from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish
+from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish, publish_here
 from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
@@ -82,11 +82,7 @@ class DurableContext(WaitContext, frozen=True):
         At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
         """
         durable = self._durably(name)
-
-        async def work() -> None:
-            publish(durable, name, value)
-
-        return durable.awaited(f"publish:{name}", work)
+        return durable.awaited(f"publish:{name}", lambda: publish(durable, name, value))
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
@@ -182,7 +178,7 @@ class Synchronous(SynchronousWaits):
 
     def publish(self, name: str, value: object) -> None:
         """As `current().publish`."""
-        publish(self._durable, name, value)
+        publish_here(self._durable, name, value)
 
     def patched(self, name: str) -> bool:
         """As `current().patched`."""

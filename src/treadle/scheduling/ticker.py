@@ -20,9 +20,9 @@ from treadle.core.clock import moment as aware
 from treadle.core.errors import BadOption, ForeignRow, QueueFull
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.policy import judge
 from treadle.policy.cron import Next, Timing, after, due, stamp
 from treadle.policy.cron import check as check_timing
+from treadle.policy.error_text import text_of
 from treadle.storage import Bounds, bound_of, bounds_in
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
@@ -187,7 +187,7 @@ class Ticker:
             out = self._failed(record, problem, checkpoints, delay)
         elif refused is not None:
             log.warning("schedule %s: a tick was refused: %s", definition.name, refused)
-            out = replace(changed(record, checkpoints, delay), error=judge.text_of(refused))
+            out = replace(changed(record, checkpoints, delay), error=text_of(refused))
         else:
             out = changed(record, checkpoints, delay)
         return replace(out, followups=followups)
@@ -248,7 +248,7 @@ class Ticker:
             "schedule %s: could not make the job of this tick", ScheduleEntry(record).definition.name, exc_info=error
         )
         self._tell(error)
-        return replace(changed(record, checkpoints, delay), error=judge.text_of(error))
+        return replace(changed(record, checkpoints, delay), error=text_of(error))
 
     async def _unfinished(self, last: str | None) -> bool:
         """Whether the job of the last tick is unfinished. If a key's holder was returned for it, it does not count."""

@@ -17,6 +17,7 @@ from treadle.core.events import was_lost
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Pairs, Record
 from treadle.policy import attempts, judge
+from treadle.policy.error_text import text_of
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
 from treadle.server.time_slices import TimeSlices
@@ -96,7 +97,7 @@ def refused(outcome: Outcome, reason: str, row: Record, now: float) -> Outcome:
 
 
 def _unstorable(record: Record, error: TreadleError, now: float, report: RunReport, lost: Pairs) -> Outcome:
-    failed = judge.ended(record, RESULT, judge.text_of(error), report.checkpoints, report.note)
+    failed = judge.ended(record, RESULT, text_of(error), report.checkpoints, report.note)
     return attempts.noted(record, failed, worker_name(record.worker), now, lost)
 
 
@@ -167,7 +168,7 @@ async def prepared(
         return RunReport(
             id=report.id,
             version=report.version,
-            fail=judge.text_of(error),
+            fail=text_of(error),
             checkpoints=report.checkpoints,
             note=report.note,
         )

@@ -33,7 +33,8 @@ from treadle.durable import (
     Suspend,
     checksum_of_jobs,
 )
-from treadle.policy import attempts, guilt, judge
+from treadle.policy import attempts, guilt
+from treadle.policy.error_text import text_of
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -122,9 +123,7 @@ class RunnerBackend:
         except StorageError:
             raise
         except Exception as error:
-            raise Refused(
-                422, "refused", f"a middleware of the server refused the job: {judge.text_of(error)}"
-            ) from None
+            raise Refused(422, "refused", f"a middleware of the server refused the job: {text_of(error)}") from None
         return tuple([adopted(new, job, time_left) for new in prepared])
 
     def decoded(self, of: Any, text: str) -> str:

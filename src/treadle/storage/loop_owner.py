@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from treadle.concurrency import forks
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded, is_own, stopped
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.storage.contract import Storage
 from treadle.storage.loop_ownership import GuestEnded, Loop, Ownership, Why, is_guest
@@ -184,7 +184,7 @@ class Lifecycle:
             self._loop = self._at_hand = None
         new.at_loop_end = self._at_loop_end(new)
         new.opening = started(self._open(new, is_left_open), loop=here)
-        new.opening.add_done_callback(_seen)
+        new.opening.add_done_callback(mark_retrieved)
         return new
 
     async def _open(self, ownership: Ownership, is_left_open: bool) -> None:
@@ -255,6 +255,7 @@ class Lifecycle:
         while ownership.state != "ended":
             if ownership.closing is None:
                 ownership.closing = started(self._close(ownership, why), loop=ownership.loop)
+                ownership.closing.add_done_callback(mark_retrieved)
             await asyncio.shield(ownership.closing)
             if why == "unused":
                 return
@@ -313,9 +314,3 @@ class Lifecycle:
                 ownership.check()
             await asyncio.sleep(AGAIN)
         raise StorageUnavailable("the event loop on which this app is open cancels every call")
-
-
-def _seen(opening: asyncio.Task[None]) -> None:
-    """Retrieve the error, so that asyncio does not log it if all callers were cancelled."""
-    if not opening.cancelled():
-        opening.exception()

@@ -12,7 +12,7 @@ from contextvars import Context
 from datetime import timedelta
 
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core import defaults, ids
 from treadle.core.errors import PASSING, BadOption, ResourceFailed, StorageDenied, UnknownTask
 from treadle.core.events import Event
@@ -259,6 +259,7 @@ class WorkerCore:
             self._tell("worker.stopping")
             session.claim_no_more()
             self._stopping = started(self._stop(session, wait), context=Context())
+            self._stopping.add_done_callback(mark_retrieved)
         stopping = self._stopping
         job = ids.running.get(None)
         if job is not None and any(run.job_run is job for run in session.state.running.values()):

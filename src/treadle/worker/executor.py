@@ -21,6 +21,7 @@ from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
 from treadle.policy.cleanups import has_steps, with_cleanup
+from treadle.policy.error_text import text_of
 from treadle.policy.misfits import is_misfit
 from treadle.policy.retry import DEFAULT
 from treadle.policy.unread import cleared
@@ -293,7 +294,7 @@ class Executor:
             outcome = None if run.job_run.why == "lost" else judge.released(record)
         except Exception as error:  # a defect of Treadle, or unreadable rows: do not retry for ever
             log.exception("ending %s %s failed", record.job.task, record.job.id)
-            outcome = failure(record, judge.text_of(error))
+            outcome = failure(record, text_of(error))
             self._state.troubles[run.job_run] = error
         finally:
             if self._run_reports is not None:

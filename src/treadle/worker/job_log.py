@@ -13,7 +13,7 @@ from treadle.core import trace_ids
 from treadle.core.errors import RemoteFailure, error_line, traceback_of, users_part
 from treadle.core.events import Emitter, Event
 from treadle.core.redaction import visible
-from treadle.policy.judge import is_deliberate
+from treadle.policy.error_text import is_deliberate
 
 log = logging.getLogger("treadle.jobs")
 

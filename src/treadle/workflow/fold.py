@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from treadle.core.errors import UNREADABLE, BadResult, TooLarge, TreadleError, error_line
 from treadle.core.model import CHILDREN, UPSTREAM, Outcome, Pairs, Record, State
 from treadle.core.stored_text import lacks
-from treadle.policy import judge
+from treadle.policy.error_text import cut, text_of
 from treadle.policy.judge import upstreams
 from treadle.policy.retry import read_policy
 from treadle.serialization import call_codec
@@ -92,7 +92,7 @@ def ending(
     except Exception as error:  # the reducer, and the classes of its values, are user code
         raised(error)
         return failure(
-            row, f"its children succeeded, but reducing their results with {name!r} failed: {judge.text_of(error)}"
+            row, f"its children succeeded, but reducing their results with {name!r} failed: {text_of(error)}"
         )
     return _ended(row, text, of, None)
 
@@ -120,7 +120,7 @@ def failure(row: Record, error: str) -> Outcome:
         attempt=row.attempt,
         result=row.result,
         reason=CHILDREN,
-        error=judge.cut(error),
+        error=cut(error),
     )
 
 

@@ -17,7 +17,7 @@ from treadle.core.job import JobSpec
 from treadle.core.model import NewJob, Record
 from treadle.core.redaction import visible
 from treadle.execution.job_run import running_here
-from treadle.policy import judge
+from treadle.policy.error_text import text_of
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE: Final = "treadle"  # the name of the instrumentation
@@ -118,7 +118,7 @@ class Failure:
     __slots__ = ("kind", "line", "message", "text")
 
     def __init__(self, error: BaseException | str, hide: Callable[[str], str] = str) -> None:
-        self.text = hide(visible(error if isinstance(error, str) else judge.text_of(error)))
+        self.text = hide(visible(error if isinstance(error, str) else text_of(error)))
         self.line = error_line(self.text)
         first, _, rest = self.line.partition(": ")
         self.kind = _type_in(first) if isinstance(error, str) else error_type(error)

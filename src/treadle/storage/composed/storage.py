@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 
 from treadle.concurrency.group_commit import GroupCommit, Request
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core import clock
 from treadle.core.errors import SchemaTooOld
 from treadle.core.limit_model import LimitChange, LimitUse
@@ -159,6 +159,7 @@ class ComposedStorage:
                 return
             self._is_open = False
             self._closing = started(self._finish())
+            self._closing.add_done_callback(mark_retrieved)
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:

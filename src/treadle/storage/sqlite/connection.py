@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from treadle.concurrency import forks
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core import clock
 from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
@@ -103,6 +103,7 @@ class OpenFile:
             self._check_owner()
             self.closing = True
             self._closed = started(self._finish(self.loop), loop=self.loop)
+            self._closed.add_done_callback(mark_retrieved)
         await asyncio.shield(self._closed)
 
     async def _finish(self, loop: asyncio.AbstractEventLoop) -> None:

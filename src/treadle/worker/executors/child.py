@@ -35,6 +35,7 @@ from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.execution.middleware import close_process, inside_calls
 from treadle.policy import judge
+from treadle.policy.error_text import message_of, text_of
 from treadle.policy.retry import Abort, Defer, RetryAfter
 from treadle.policy.run_log import LogLine
 from treadle.worker.executors.child_functions import Places
@@ -254,15 +255,15 @@ def raised(error: BaseException, note: str | None, number: int) -> Raised:
     elif isinstance(error, RetryAfter):
         kind, fields = "retry", [error.seconds, caused]
     elif isinstance(error, Abort):
-        kind, fields = "abort", [judge.message_of(error), caused]
+        kind, fields = "abort", [message_of(error), caused]
     elif isinstance(error, BadArgument):
         kind, fields = "argument", [error.task, error.parameter, error.problem]
     elif isinstance(error, BadResult):
         kind, fields = "result", [error.task, error.problem]
     elif isinstance(error, TooLarge):
         kind, fields = "large", [error.what, error.size, error.limit]
-    message = judge.message_of(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
-    module, text = type(error).__module__, judge.text_of(error)
+    message = message_of(error).encode("utf-8", "replace").decode()[: defaults.MAX_ERROR]
+    module, text = type(error).__module__, text_of(error)
     return Raised(
         number, kind, fields, type(error).__qualname__, module, message, text, note, fails_as=judge.fails_as(error)
     )
