@@ -163,7 +163,7 @@ def _number(version: str) -> int:
     return int(version.partition(".")[2])
 
 
-@pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13", "3.14", "3.15"])
 def test_an_environment_with_the_wheel_alone_runs_jobs(minor: str, dist: Path, tmp_path: Path) -> None:
     if minor not in FOUND:
         pytest.skip(f"there is no Python {minor} on this machine")

@@ -432,3 +432,14 @@ async def test_a_runner_gets_no_cleanup_job(site: Site) -> None:
     [cleanup] = [row for row in (await site.app.jobs.list(parent=run.id)).records if row.job.task]
     assert await site.claim() == []
     assert (await site.app.jobs.get(cleanup.id)).state == "succeeded"
+
+
+async def test_the_child_of_a_paused_job_of_a_runner_ends_with_it(site: Site) -> None:
+    """The job waits for it no longer, so only its history names the child."""
+    run = await site.run()
+    assert await run.step("first", call=child(delay=1_000)) == {"status": "suspended"}
+    await site.app.jobs.pause(run.id)
+    assert await site.app.jobs.cancel(run.id) == 1
+    assert await site.claim() == []
+    [part] = (await site.app.jobs.list(task="part")).records
+    assert part.state == "cancelled"

@@ -17,6 +17,7 @@ from treadle.admin.audit import Receipt, is_entry
 from treadle.core.errors import KeyHeld, Locked, Stale, TreadleError
 from treadle.core.model import ACT, ASKED, CHILDREN, PAUSED, Outcome, Record, State
 from treadle.core.query_model import Page
+from treadle.durable import open_children_of
 from treadle.policy.cleanups import cancelled_with_cleanup, cleanup_id, is_cleanup
 from treadle.policy.pauses import is_paused, refusal
 from treadle.producer import Client
@@ -29,9 +30,11 @@ from treadle.workflow import (
     causes,
     clean_late,
     fatal,
+    is_below,
     may_have_children,
     reopened,
     rows_of,
+    whole_rows,
     with_steps,
 )
 from treadle.workflow.plan import plan_of
@@ -156,7 +159,7 @@ class Acts:
         that is stored already ends first, as the ending of its job would start it. It counts if its job has ended.
         """
         done, queue, seen = 0, list(rows), {row.job.id for row in rows}
-        outcome = stopped if force else cancelled
+        outcome = stopped if force else partial(cancelled, tree=tree)
         if named and not force and is_cleanup(rows[0].job) and not rows[0].state.final:
             raise Stale(rows[0].job.id, f"it cleans up after job {rows[0].job.parent}; only force=True cancels it")
         while queue:
@@ -171,6 +174,8 @@ class Acts:
             done += sum(1 for row in acted.values() if row.job.task)
             # Use the rows as of the cancellation: they may have got children since they were found.
             queue = await self._below([acted.get(row.job.id, row) for row in group], seen, tree) + queue
+            if force and tree:  # without a cleanup, which would cancel them
+                queue += await self._called(group, seen)
             if not force:
                 await clean_late(await self._storage(), self._rows, acted.values())
         return done
@@ -185,12 +190,19 @@ class Acts:
 
         Without `tree` it returns only the signals, because nothing else ends them.
         """
-        parents = {row.job.id for row in rows if may_have_children(row)}
+        parents = {row.job.id: row for row in rows if may_have_children(row)}
         ids = dict.fromkeys(up for row in rows if row.job.id in parents for up in row.after if up not in seen)
-        children = [row for row in await self._rows(list(ids)) if row.job.parent in parents]
-        children = [row for row in children if tree or not row.job.task]
+        children = [row for row in await self._rows(list(ids)) if is_below(row, parents) and (tree or not row.job.task)]
         seen.update(row.job.id for row in children)
         return children
+
+    async def _called(self, rows: Sequence[Record], seen: set[str]) -> list[Record]:
+        """The open children that these jobs have called, and that are not in `seen`: they may wait for none of them."""
+        children, parents = list[str](), {row.job.id for row in rows}
+        async for row in whole_rows(self._rows, [row.job.id for row in rows if may_have_children(row)]):
+            children += [id for id in open_children_of(row) if id not in seen]
+        seen.update(children)
+        return [row for row in await self._rows(children) if row.job.parent in parents and not row.state.final]
 
     async def reopen(self, rows: Sequence[Record], raising: bool) -> int:
         """Reopen these jobs -> their number. For a job that failed because of its children, reopen the failed ones."""
@@ -249,10 +261,10 @@ def _refused(row: Record, reason: str) -> TreadleError:
 # --- the outcomes
 
 
-def cancelled(row: Record) -> Outcome | None:
+def cancelled(row: Record, tree: bool) -> Outcome | None:
     """The cancellation of a job, with its cleanup. None for a job that has ended, and for a cleanup itself."""
     outcome = None if is_cleanup(row.job) else stopped(row)
-    return None if outcome is None else cancelled_with_cleanup(row, outcome)
+    return None if outcome is None else cancelled_with_cleanup(row, outcome, tree)
 
 
 def stopped(row: Record) -> Outcome | None:

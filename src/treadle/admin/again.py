@@ -15,7 +15,7 @@ from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import Stale
 from treadle.core.job import JobSpec
 from treadle.core.model import OURS, Outcome, Record, State
-from treadle.durable import forked, rewound
+from treadle.durable import forked, open_children_of, rewound
 from treadle.policy import attempts
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
@@ -111,8 +111,9 @@ class Again:
             raise Stale(row.id, f"{row.state}: {why}")
 
     async def _open_children(self, row: Record) -> Sequence[Record]:
-        """The unfinished jobs that this one has created and waited for."""
-        children = [one for one in await rows_of(self._client.get, row.after) if one.job.parent == row.id]
+        """The unfinished jobs that this one has created."""
+        ids = [*(row.after if row.function_done else ()), *open_children_of(row)]
+        children = [one for one in await rows_of(self._client.get, ids) if one.job.parent == row.id]
         return [one for one in children if one.job.task and not one.state.final]
 
     def _check_reach(self, row: Record, children: Sequence[Record]) -> None:

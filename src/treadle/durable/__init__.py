@@ -16,6 +16,7 @@ from treadle.durable.children import Children as Children
 from treadle.durable.children import ChildWait as ChildWait
 from treadle.durable.children import checksum_of_jobs as checksum_of_jobs
 from treadle.durable.children import name_of as name_of
+from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
 from treadle.durable.cleanup import begun_anew as begun_anew

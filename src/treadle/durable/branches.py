@@ -16,12 +16,12 @@ class Position(Struct, frozen=True):
     """A position in the order of a branch: behind a step of it.
 
     last   that step, as the next one records it in `after`
-    count  how many steps the branch had requested
+    taken  how many steps the branch had requested
     """
 
     branch: Branch
     last: str
-    count: int = 0
+    taken: int = 0
 
 
 class Branch:
@@ -30,12 +30,12 @@ class Branch:
     checkpoints  the steps of the run that it belongs to
     place   its asyncio task, or the number of its thread
     last    the step that was requested last, as the next one records it in `after`
-    count   how many steps it has requested
+    taken   how many steps it has requested
     began   the position in another branch in which it began
     outer   the steps inside of which it runs
     """
 
-    __slots__ = ("began", "checkpoints", "count", "last", "outer", "place")
+    __slots__ = ("began", "checkpoints", "last", "outer", "place", "taken")
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Branch:
         began: Position | None = None,
         outer: tuple[str, ...] = (),
     ) -> None:
-        self.checkpoints, self.place, self.last, self.count = checkpoints, place, last, 0
+        self.checkpoints, self.place, self.last, self.taken = checkpoints, place, last, 0
         self.began, self.outer = began, outer
 
     @property
     def position(self) -> Position:
-        return Position(self, self.last, self.count)
+        return Position(self, self.last, self.taken)
 
     @property
     def parent(self) -> Branch | None:
@@ -66,7 +66,7 @@ class Branch:
         here: Position | None = self.position
         while here is not None and here.branch is not position.branch:
             here = here.branch.began
-        return here is not None and position.count <= here.count
+        return here is not None and position.taken <= here.taken
 
     def is_in(self, other: Branch) -> bool:
         """Whether this branch is the other one, or began in it."""

@@ -56,6 +56,8 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
     child: str = ""  # of a call, the id of its job; of several, anything
+    jobs: int = 0  # of several, how many
+    lost_race: bool = False  # of a call that lost a race: its jobs are cancelled, or go on by themselves
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
     order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
@@ -166,8 +168,8 @@ class Checkpoints:
         if entry is not None and entry.args != args and isinstance(args, str) and isinstance(entry.args, str):
             raise StepMismatch.of_arguments(self.job, key)
         request = StepRequest(key, after, entry, branch, args)
-        branch.last, branch.count = key, branch.count + 1
-        position = Position(branch, key, branch.count)
+        branch.last, branch.taken = key, branch.taken + 1
+        position = Position(branch, key, branch.taken)
         self._asked[name] = position, count
         position_here.set(position)
         self._open.add(key)

@@ -8,22 +8,25 @@ suspended, and the entry names the row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
 from treadle.core.job import JobSpec, not_done
-from treadle.core.model import NewJob, Record, State
-from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest
+from treadle.core.model import OURS, NewJob, Record, State
+from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest, read_entry
 from treadle.durable.failures import failure_of
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
+from treadle.policy.rounds import round_of
 from treadle.workflow import encoding_of
 from treadle.workflow.plan import called_stem
 
@@ -47,6 +50,49 @@ def checksum_of_jobs(specs: Sequence[Spec]) -> Any:
     return checksum_of([(spec.new.task, spec.new.payload) for spec in specs], {})
 
 
+def child_id(job: str, round: int, key: str, life: int, index: int) -> str:
+    """The id of a child: of this job, in this round and life of it, and of this call."""
+    return f"{called_stem(job)}-{ids.digest(round, key, life)[:12]}-{index:06d}"
+
+
+def lives(reopenings: int) -> range:
+    """The lives of a job in which children that are still of use were called, the last one first."""
+    return range(reopenings, max(-1, reopenings - LIVES), -1)
+
+
+def open_children(job: str, round: int, reopenings: int, entries: Mapping[str, Checkpoint]) -> list[str]:
+    """The ids of the children of which this history does not say that they have ended: some may have, or may not be
+    stored. Those that lost a race are not among them."""
+    open_ids, seen = list[str](), Counter[str]()
+    for key, entry in entries.items():
+        if key.startswith("ended:") and not isinstance(entry.order, UnsetType):
+            seen[key.partition("#")[0].removeprefix("ended:")] += len(entry.order)
+    for key, entry in entries.items():
+        seen[key.partition("#")[0].removeprefix("as_completed:")] -= (
+            entry.jobs if key.startswith("as_completed:") else 0
+        )
+    for key, entry in entries.items():
+        if not entry.child or is_ended(entry) or entry.lost_race:
+            continue
+        if not entry.jobs:
+            open_ids.append(entry.child)
+        elif not key.startswith("as_completed:") or seen[key.partition("#")[0].removeprefix("as_completed:")] < 0:
+            open_ids += [
+                child_id(job, round, key, life, index) for life in lives(reopenings) for index in range(entry.jobs)
+            ]
+    return open_ids
+
+
+def open_children_of(record: Record) -> list[str]:
+    """The same for a stored job. Entries that cannot be read are left out."""
+    entries = dict[str, Checkpoint]()
+    for name, text in record.checkpoints:
+        if not name.startswith(OURS):
+            with suppress(*UNREADABLE):
+                entries[name] = read_entry(text)
+    return open_children(record.id, round_of(record.checkpoints).number, record.reopenings, entries)
+
+
 class Children:
     """The children of one call: their ids, their rows, and what is stored for them."""
 
@@ -57,8 +103,7 @@ class Children:
     def id(self, index: int, life: int | None = None) -> str:
         """The id of a child in this life of the job, or in an earlier one."""
         life = self._life if life is None else life
-        call = ids.digest(self._run.round.number, self.request.key, life)[:12]
-        return f"{called_stem(self._job)}-{call}-{index:06d}"
+        return child_id(self._job, self._run.round.number, self.request.key, life, index)
 
     async def rows(self) -> list[Record | None]:
         """Their rows, with their results; None: not stored. A child that has failed before the job was reopened counts
@@ -66,7 +111,7 @@ class Children:
         rows: list[Record | None] = [None] * len(self.specs)
         if self.request.key not in self._run.checkpoints.entries and not self._life:
             return rows
-        for life in range(self._life, max(-1, self._life - LIVES), -1):
+        for life in lives(self._life):
             missing = [index for index, row in enumerate(rows) if row is None]
             stored = await read(self._run, [self.id(index, life) for index in missing])
             for index, row in zip(missing, stored, strict=True):
@@ -87,9 +132,7 @@ class Children:
 
     async def cancel(self) -> None:
         """Cancel those that have not ended."""
-        ids = [row.id for row in await self.rows() if row is not None and not row.state.final]
-        for start in range(0, len(ids), READ):
-            await self._run.backend.cancel(self._run.run.record, ids[start : start + READ])
+        await cancel_all(self._run, [row.id for row in await self.rows() if row is not None and not row.state.final])
 
     async def new(self, indexes: Sequence[int], lanes: int | None = None) -> tuple[NewJob, ...]:
         """The jobs to store for these children, each behind the other jobs of its flow. They are dealt to so many lanes
@@ -108,6 +151,12 @@ class Children:
 
 def _moved(parent: str | None, old: str, new: str) -> str | None:
     return new if parent == old else parent
+
+
+async def cancel_all(run: StepTaker, ids: Sequence[str]) -> None:
+    """Cancel these children, as far as they have not ended."""
+    for start in range(0, len(ids), READ):
+        await run.backend.cancel(run.run.record, ids[start : start + READ])
 
 
 async def read(run: StepTaker, ids: Sequence[str]) -> list[Record | None]:
@@ -153,6 +202,13 @@ def keep_failure(run: StepTaker, request: StepRequest, row: Record) -> None:
     failure, shown = failure_of(request.key, error_of_row(row), run.checkpoints.round)
     run.errors[request.key] = shown, shown
     run.checkpoints.keep(request, request.entry_of(failure=failure, child=row.id))
+
+
+def lose(run: StepTaker, request: StepRequest) -> None:
+    """Note that this call has lost a race."""
+    entry = run.checkpoints.entries.get(request.key)
+    if entry is not None and not is_ended(entry):
+        run.checkpoints.keep(request, replace(entry, lost_race=True))
 
 
 class ChildWait:
@@ -229,6 +285,9 @@ class ChildWait:
 
     async def conclude(self) -> None:
         """Nothing is to be done when it has ended."""
+
+    def lose(self) -> None:
+        lose(self._run, self.request)
 
     async def drop(self) -> None:
         entry = self._run.checkpoints.entries.get(self.request.key)

@@ -214,7 +214,7 @@ class Cleanup(Durable):
         """Nothing can be sent to a job that has ended."""
         self.steps.stop()
 
-    def restart(self, args: Any, kwargs: Any) -> NoReturn:
+    async def restart(self, args: Any, kwargs: Any) -> NoReturn:
         self.steps.stop()
 
     def refuse_transaction(self) -> None:

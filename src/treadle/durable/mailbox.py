@@ -155,6 +155,9 @@ class MailboxWait:
                 [Outcome(id=row.id, version=row.version, state=state, keep=0.0) for row, state in states]
             )
 
+    def lose(self) -> None:
+        """No job works for it."""
+
     async def drop(self) -> None:
         """The row stays, for a later wait."""
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from treadle.core.errors import BadOption, JobNotDone
 from treadle.core.model import Record, State
 from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest
-from treadle.durable.children import Children, Spec, error_of_row, is_ended, keep_failure, raw_of, value_of
+from treadle.durable.children import Children, Spec, error_of_row, is_ended, keep_failure, lose, raw_of, value_of
 from treadle.durable.failures import Failure, error_of, failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
@@ -95,7 +95,7 @@ class MapWait:
             return None
         missing = [index for index, row in enumerate(rows) if row is None]
         new = await children.new(missing, self._at_most) if missing else ()
-        run.checkpoints.keep(request, request.entry_of(child=STORED))
+        run.checkpoints.keep(request, request.entry_of(child=STORED, jobs=len(rows)))
         return Pending(children.open(rows), new, needs_all=True, failures_allowed=None if self._keeps_failures else 0)
 
     def _keep(self, rows: Sequence[Record]) -> None:
@@ -125,6 +125,9 @@ class MapWait:
     async def conclude(self) -> None:
         if self._run.checkpoints.entries[self.request.key].failure is not UNSET:
             await self.drop()
+
+    def lose(self) -> None:
+        lose(self._run, self.request)
 
     async def drop(self) -> None:
         await self._children.cancel()
@@ -188,7 +191,7 @@ class EndedWait:
         missing = [index for index, row in enumerate(rows) if row is None and index not in self._seen]
         new = await children.new(missing) if missing else ()
         if missing:
-            run.checkpoints.keep(children.request, children.request.entry_of(child=STORED))
+            run.checkpoints.keep(children.request, children.request.entry_of(child=STORED, jobs=len(rows)))
         return Pending(children.open(rows, self._seen), new)
 
     def value(self) -> list[Done[Any]]:
@@ -199,6 +202,9 @@ class EndedWait:
 
     async def conclude(self) -> None:
         """The other children go on."""
+
+    def lose(self) -> None:
+        """It takes part in no race."""
 
     async def drop(self) -> None:
         await self._children.cancel()

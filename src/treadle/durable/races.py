@@ -33,6 +33,9 @@ class First:
             if waits is None:
                 value = Raw(msgspec.json.encode(name))
                 run.checkpoints.keep(self.request, self.request.entry_of(value=value))
+                for loser, other in self._parts.items():
+                    if loser != name:
+                        other.lose()
                 return None
             pending.append(waits)
         return first_of(pending)
@@ -55,6 +58,10 @@ class First:
             for name, part in self._parts.items():
                 if name != self._winner:
                     await part.drop()
+
+    def lose(self) -> None:
+        for part in self._parts.values():
+            part.lose()
 
     async def drop(self) -> None:
         for part in self._parts.values():

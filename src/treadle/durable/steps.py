@@ -19,6 +19,7 @@ from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooL
 from treadle.core.model import OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
+from treadle.durable.children import cancel_all, open_children, read
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
 from treadle.durable.patches import Patches
@@ -124,12 +125,14 @@ class Durable(StepTaker):
             raise BadStep("on_undo", f"expected a function and its arguments, found {function!r:.60}")
         self.undos.add(function, args, kwargs, self.checkpoints.here())
 
-    def restart(self, args: Any, kwargs: Any) -> NoReturn:
-        """End this round: the function begins anew with these arguments, and without the steps of this round."""
+    async def restart(self, args: Any, kwargs: Any) -> NoReturn:
+        """End this round: the function begins anew with these arguments, without the steps and children of this
+        round."""
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
+        await cancel_all(self, self._open_children())
         self.leave(restarted(record, Round(self.round.number + 1), payload))
 
     def patched(self, name: str) -> bool:
@@ -191,18 +194,33 @@ class Durable(StepTaker):
                 await shielded(end_signals(self))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not end the signals of job %s; they will expire", outcome.id)
-        outcome = self.with_cleanup(outcome)
+        outcome = self.with_cleanup(outcome, await self._has_open_children(outcome))
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
 
-    def with_cleanup(self, outcome: Outcome) -> Outcome:
+    def with_cleanup(self, outcome: Outcome, has_children: bool = True) -> Outcome:
         """The outcome with the cleanup job, if the job may need it and this run has not stored it. The undos end with
-        their round."""
+        their round. `has_children`: children may be open of which the history does not say that they have ended."""
         if self.undos.is_stored or any(name == ROUND for name, _ in outcome.checkpoints):
             return outcome
-        return with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), bool(self.undos.registered))
+        has_undo, has_children = bool(self.undos.registered), has_children and bool(self._open_children())
+        return with_cleanup(self.run.record, outcome, bool(self.checkpoints.entries), has_undo, has_children)
+
+    def _open_children(self) -> list[str]:
+        record = self.run.record
+        return open_children(record.job.id, self.round.number, record.reopenings, self.checkpoints.entries)
+
+    async def _has_open_children(self, outcome: Outcome) -> bool:
+        """Whether the function ends before some of its children. True if the storage does not answer."""
+        if not (outcome.state.final or outcome.function_done) or not (ids := self._open_children()):
+            return False
+        try:
+            rows = await shielded(read(self, ids))
+        except (asyncio.CancelledError, StorageError):
+            return True
+        return any(row is not None and not row.state.final for row in rows)
 
     def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""

@@ -35,6 +35,9 @@ class Wait(Protocol):
     async def conclude(self) -> None:
         """Called when its entry is stored, and again by runs that may follow a crash before this has returned."""
 
+    def lose(self) -> None:
+        """It has lost a race, which is stored next: note that its jobs do not end with this one."""
+
     async def drop(self) -> None:
         """The function no longer waits: cancel the jobs that work for this wait alone."""
 
@@ -105,6 +108,9 @@ class Sleep:
         """A sleep has none."""
 
     async def conclude(self) -> None:
+        """Nothing works for a sleep."""
+
+    def lose(self) -> None:
         """Nothing works for a sleep."""
 
     async def drop(self) -> None:

@@ -95,13 +95,13 @@ class DurableContext(WaitContext, frozen=True):
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
         """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
-        same change; id, deadline, children and jobs that wait for this one stay. An endless loop that restarts now and
-        then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
+        same change, and children that have not ended are cancelled; id, deadline and jobs that wait for this one stay.
+        An endless loop that restarts now and then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
         durable = self._durably("restart")
 
         async def restart() -> NoReturn:
             durable.alone("restart")
-            durable.restart(args, kwargs)
+            await durable.restart(args, kwargs)
 
         return durable.awaited("restart", restart)
 
@@ -188,4 +188,4 @@ class Synchronous(SynchronousWaits):
         """As `current().restart`."""
         durable = self._durable
         durable.alone("restart", here=True)
-        durable.restart(args, kwargs)
+        durable.wait_here(durable.restart(args, kwargs))

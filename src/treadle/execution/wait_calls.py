@@ -36,7 +36,7 @@ class WaitContext(msgspec.Struct, frozen=True):
     def call(self, job: Continuation[T, Any]) -> Waiting[T]:
         """Run another job as a child and wait for its result: `await current().call(make_invoice.job(order))`. The wait
         uses no slot. The child is stored when this run is suspended, and is the same in every run. It inherits
-        deadline, lane and headers. Cancelling this job cancels it.
+        deadline, lane and headers. If this job ends before it, in any way, it is cancelled.
 
         Raises JobFailed, JobExpired and JobCancelled, stored as the error of a step is; BadOption, BadStep,
         StepMismatch, and for a job with a key or an id of its own what `enqueue` raises.
@@ -73,15 +73,17 @@ class WaitContext(msgspec.Struct, frozen=True):
     def as_completed(self, jobs: Iterable[Continuation[T, Any]]) -> AsCompleted[T]:
         """Run jobs as children and take them in the order of their ending:
         `async for done in current().as_completed(jobs): done.result()`. The order is recorded. This run is woken at
-        each ending: for hundreds of jobs use `map`. If the loop is left, the other children go on."""
+        each ending: for hundreds of jobs use `map`. If the loop is left, the other children go on, at most as long as
+        this job does."""
         durable = self._durably("as_completed")
         return _as_completed(durable, jobs, durable.over)
 
     def first(self, *, keep: bool = False, **waits: Waiting[Any]) -> Waiting[tuple[str, Any]]:
         """The name and the value of the first wait that is over:
         `match await current().first(paid=current().wait_for("paid"), late=current().sleep(3600)):`. The winner is
-        recorded. Children that lost are cancelled unless `keep`; a signal that was not received stays for a later wait.
-        If several are over, the first one named wins. Raises what the winner raises, and BadOption."""
+        recorded. Children that lost are cancelled; with `keep` they go on, also behind this job. A signal that was not
+        received stays for a later wait. If several are over, the first one named wins. Raises what the winner raises,
+        and BadOption."""
         durable = self._durably("first")
         return durable.waiting(_first(durable, waits, keep))
 

@@ -36,6 +36,10 @@ STORED: Final = "treadle:cleanup"
 FREE: Final = "treadle:free"
 # Checkpoint of a job that was reopened after its cleanup took steps: the reopening at which a new round begins.
 UNDONE: Final = "treadle:undone"
+# Checkpoint of a job that was cancelled without its children: the number of its reopenings then.
+ALONE: Final = "treadle:alone"
+# Payload of a cleanup job that has no function to run.
+CHILDREN_ONLY: Final = '["children"]'
 # Checkpoints of Treadle that the cleanup reads of the job: its round and version, whether it had a cleanup stored, its
 # upstreams, locks and memo.
 _READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, judge.AFTER, "treadle:once:", "treadle:memo:")
@@ -97,25 +101,33 @@ def is_unheard(state: State, reason: str | None) -> bool:
     return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
 
 
-def with_cleanup(record: Record, outcome: Outcome, has_steps: bool, has_undo: bool = False) -> Outcome:
+def with_cleanup(
+    record: Record, outcome: Outcome, has_steps: bool, has_undo: bool = False, has_children: bool = False
+) -> Outcome:
     """The outcome with the cleanup job, stored in the same change, if the job may need it: it has an undo, or it has
-    taken steps and ends unheard, or suspends and may be ended by the storage."""
-    if outcome.state is State.SUCCEEDED or is_cleanup(record.job) or is_stored(record):
+    taken steps and ends unheard, or suspends and may be ended by the storage, or its function has ended before its
+    children."""
+    if is_cleanup(record.job) or is_stored(record):
         return outcome
     needs = is_unheard(outcome.state, outcome.reason) if outcome.state.final else _may_end(record, outcome)
-    if not has_undo and not (has_steps and needs):
-        return outcome
-    mark = (STORED, str(record.reopenings))
     job = cleanup_of(record)
+    if outcome.state is State.SUCCEEDED or not (has_undo or (has_steps and needs)):
+        if not (has_children and (outcome.state.final or outcome.function_done)):
+            return outcome
+        job = replace(job, payload=CHILDREN_ONLY)
+    mark = (STORED, str(record.reopenings))
     return replace(outcome, checkpoints=(*outcome.checkpoints, mark), followups=(*outcome.followups, job))
 
 
-def cancelled_with_cleanup(row: Record, outcome: Outcome) -> Outcome:
-    """The cancellation of a job from outside, with its cleanup. If the job runs, its function may continue until its
-    worker learns of it: at the end of that run the worker starts the cleanup."""
+def cancelled_with_cleanup(row: Record, outcome: Outcome, tree: bool = True) -> Outcome:
+    """The cancellation of a job from outside, with its cleanup, which also cancels its children if `tree`. If the job
+    runs, its function may continue until its worker learns of it: at the end of that run the worker starts the
+    cleanup."""
     if row.function_done:
         return outcome
     outcome = with_cleanup(row, outcome, has_begun(row))
+    if not tree:
+        outcome = replace(outcome, checkpoints=(*outcome.checkpoints, (ALONE, str(row.reopenings))))
     if row.state is not State.RUNNING:
         return outcome
     return replace(outcome, followups=tuple([replace(job, run_at=row.due_at) for job in outcome.followups]))
@@ -129,6 +141,11 @@ def nothing_to_do(own: Record) -> Outcome:
 def is_stored(record: Record) -> bool:
     """Whether the job has its cleanup job already."""
     return dict(record.checkpoints).get(STORED) == str(record.reopenings)
+
+
+def ends_alone(record: Record) -> bool:
+    """Whether this job was cancelled without its children."""
+    return dict(record.checkpoints).get(ALONE) == str(record.reopenings)
 
 
 def _may_end(record: Record, outcome: Outcome) -> bool:

@@ -10,13 +10,13 @@ import msgspec
 
 from treadle.core.errors import StorageError
 from treadle.core.model import ERROR, OURS, Outcome, Record, State
-from treadle.durable import Cleanup
+from treadle.durable import Cleanup, open_children_of
 from treadle.execution import Runner
 from treadle.execution.job_run import JobRun
 from treadle.policy import cleanups, judge
 from treadle.tasks.core import TaskCore
 from treadle.tasks.versions import fitting, unknown_version
-from treadle.worker.durable_backend import WorkerDurableBackend
+from treadle.worker.durable_backend import READ_AT_ONCE, WorkerDurableBackend
 from treadle.worker.parts import WorkerParts
 from treadle.worker.payloads import LargeTexts
 
@@ -59,8 +59,6 @@ class Cleanups:
             return cleanups.nothing_to_do(own)  # the job was reopened since
         if not ended.state.final:
             return judge.awaiting(own, (ended.job.id,))
-        if ended.state is State.SUCCEEDED or task.kind not in ("async", "thread"):
-            return cleanups.nothing_to_do(own)
         moment = run.storage_time(self._now())
         rest = cleanups.remaining_lease(own, ended, task.lease or self._lease, moment)
         if rest > 0:
@@ -71,9 +69,20 @@ class Cleanups:
             return judge.released(own, closed.delay)
         if closed is not None:
             return judge.ended(own, closed.reason or ERROR, closed.error or "")
+        if not cleanups.ends_alone(ended):
+            await self._end_children(whole.record)
+        has_function = own.job.payload != cleanups.CHILDREN_ONLY and task.kind in ("async", "thread")
+        if ended.state is State.SUCCEEDED or not has_function:
+            return cleanups.nothing_to_do(own)
         run.record = cleanups.merged(own, whole.record)
         run.durable = Cleanup(run, self._durable, self._durable.codec(task.name), whole.record)
         return None
+
+    async def _end_children(self, ended: Record) -> None:
+        """Cancel the children that the job has called, and that have not ended."""
+        children = open_children_of(ended)
+        for start in range(0, len(children), READ_AT_ONCE):
+            await self._durable.cancel(ended, children[start : start + READ_AT_ONCE])
 
     async def free(self, run: JobRun) -> None:
         """The run has ended without its job: if that was cancelled, its cleanup need not wait for the lease to pass. It

@@ -153,7 +153,8 @@ class WorkerDurableBackend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel these children of the job, with their own children."""
         rows = [row for row in await self.get(ids) if row is not None and row.job.parent == record.job.id]
-        error = f"job {record.job.id} waits for it no longer"
+        how = "has ended before it" if record.state.final else "waits for it no longer"
+        error = f"job {record.job.id} {how}"
         await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
 
     async def settle(self, outcomes: Sequence[Outcome]) -> None:

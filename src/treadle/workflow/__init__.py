@@ -8,6 +8,7 @@ from treadle.workflow.checks import acyclic as acyclic
 from treadle.workflow.cleaning import after_cleanup as after_cleanup
 from treadle.workflow.cleaning import clean_late as clean_late
 from treadle.workflow.cleaning import reopened as reopened
+from treadle.workflow.cleaning import whole_rows as whole_rows
 from treadle.workflow.cleaning import with_steps as with_steps
 from treadle.workflow.continuation import Followups as Followups
 from treadle.workflow.continuation import decode_followups as decode_followups
@@ -32,5 +33,6 @@ from treadle.workflow.fold import encoding_of as encoding_of
 from treadle.workflow.fold import failure as failure
 from treadle.workflow.fold import fatal as fatal
 from treadle.workflow.subtree import cancel_subtree as cancel_subtree
+from treadle.workflow.subtree import is_below as is_below
 from treadle.workflow.subtree import may_have_children as may_have_children
 from treadle.workflow.subtree import rows_of as rows_of

@@ -21,14 +21,14 @@ async def with_steps(rows: Rows, group: Sequence[Record]) -> list[Record]:
     """These rows, read again where only their steps can say whether the job has begun: a row of a page has none."""
     unknown = [row for row in group if row.started_at and not row.function_done and not has_begun(row)]
     again = dict[str, Record]()
-    async for row in _whole(rows, [row.job.id for row in unknown]):
+    async for row in whole_rows(rows, [row.job.id for row in unknown]):
         first = next((pair for pair in row.checkpoints if not pair[0].startswith(OURS)), None)
         own = tuple([pair for pair in row.checkpoints if pair[0].startswith(OURS)])
         again[row.job.id] = row if first is None else replace(row, checkpoints=(*own, first))  # one step shows it
     return [again.get(row.job.id, row) for row in group]
 
 
-async def _whole(rows: Rows, ids: Sequence[str]) -> AsyncIterator[Record]:
+async def whole_rows(rows: Rows, ids: Sequence[str]) -> AsyncIterator[Record]:
     """These rows with all their steps, of which a few are in memory at a time."""
     for start in range(0, len(ids), WHOLE):
         for row in await rows(ids[start : start + WHOLE]):
@@ -41,7 +41,7 @@ async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) 
     cancelled  the jobs as they were read
     """
     ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_begun(row)]
-    again = _whole(rows, ids)
+    again = whole_rows(rows, ids)
     late = [cleanup_of(row) async for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
     if late:
         await storage.enqueue(late)

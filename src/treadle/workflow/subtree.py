@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from treadle.core.model import ASKED, Outcome, Record, State
@@ -24,16 +24,23 @@ async def cancel_subtree(storage: Storage, rows: Sequence[Record], error: str) -
     while queue:
         group, queue = queue[:GROUP], queue[GROUP:]
         above = await _cancelled(storage, group, error)
-        parents = {row.job.id for row in above}
+        parents = {row.job.id: row for row in above}
         below = list(dict.fromkeys(up for row in above if may_have_children(row) for up in row.after))
         for start in range(0, len(below), GROUP):
             children = await storage.get(below[start : start + GROUP])
-            queue += [row for row in children if row is not None and row.job.parent in parents and not row.state.final]
+            queue += [row for row in children if row is not None and not row.state.final and is_below(row, parents)]
 
 
 def may_have_children(row: Record) -> bool:
     """Whether jobs that this job waits for, or has waited for, may be its children."""
     return row.function_done or row.started_at is not None
+
+
+def is_below(row: Record, parents: Mapping[str, Record]) -> bool:
+    """Whether this row, for which one of these jobs waits or has waited, ends with that job. A job whose function has
+    continued since then has children of which only its history says whether they do: its cleanup ends them."""
+    parent = parents.get(row.job.parent or "")
+    return parent is not None and (not row.job.task or parent.function_done or parent.state is State.WAITING)
 
 
 async def _cancelled(storage: Storage, rows: Sequence[Record], error: str) -> list[Record]:

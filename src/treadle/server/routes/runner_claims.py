@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.errors import BadOption
-from treadle.core.model import Claim, Claimed
+from treadle.core.model import Claim, Claimed, Outcome, Record
 from treadle.core.placement import Needs, amounts, check_needs, labels_of, needs_of, runs_of_any
 from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
+from treadle.durable import open_children_of
 from treadle.policy import judge
-from treadle.policy.cleanups import is_cleanup, nothing_to_do
+from treadle.policy.cleanups import cleanup_id, ends_alone, is_cleanup, nothing_to_do
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -28,7 +29,7 @@ from treadle.server.row_checks import check_claim
 from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
 from treadle.storage import messages, whole
-from treadle.workflow import WorkflowFinisher
+from treadle.workflow import WorkflowFinisher, cancel_subtree, rows_of
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -88,7 +89,7 @@ class RunnerClaims:
                 return claimed
             running = [row for row in claimed.records if not row.function_done and row not in cleaning]
             ended = runner_reports.lost_too_often(running, self._app.retry, max_lost)
-            ended += map(nothing_to_do, cleaning)  # a runner cannot run a function over the history of another job
+            ended += [await self._cleaned(row) for row in cleaning]
             ended += [await self._ender().end(row, max_lost) for row in claimed.records if row.function_done]
             await self._app.storage.settle(ended)
             ended_ids = {outcome.id for outcome in ended}
@@ -96,6 +97,17 @@ class RunnerClaims:
             if kept or not ended or claim.ids:
                 break
         return Claimed(kept, claimed.next_in)
+
+    async def _cleaned(self, row: Record) -> Outcome:
+        """End a cleanup job. A runner cannot run a function over the history of another job, so that only cancels the
+        children of the job."""
+        storage = self._app.storage
+        [ended] = await storage.get([row.job.parent or ""])
+        if ended is not None and ended.state.final and row.id == cleanup_id(ended.id, ended.reopenings):
+            ids = () if ends_alone(ended) else open_children_of(ended)
+            children = [child for child in await rows_of(storage.get, ids) if child.job.parent == ended.id]
+            await cancel_subtree(storage, children, f"job {ended.id} has ended before it")
+        return nothing_to_do(row)
 
     async def readable(
         self, token: Token, claimed: Claimed, most: int | None, beside: messages.AllSettled | None = None
