@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from treadle.core.errors import BadArgument, BadOption, StorageError, UnknownJob
 from treadle.core.job import Job
 from treadle.core.model import Record, State
 from treadle.core.query_model import Order, Page, Query
+from treadle.policy.cleanups import cleanup_id, with_published
 from treadle.policy.pauses import is_paused
 from treadle.policy.retry import read_policy
 from treadle.producer import Client
@@ -101,12 +103,16 @@ class JobLooks:
         return row
 
     async def whole(self, job: HasId | str) -> Record:
-        """As `get`, with the large texts that are in a blob store; while it is away, without them."""
+        """As `get`, with the large texts that are in a blob store; while it is away, without them. It has the values
+        that its cleanup has published."""
         row = await self.get(job)
-        try:
-            return await whole_row(await self._storage(), row)
-        except StorageError:
-            return row
+        cleanup = None
+        if row.state in (State.FAILED, State.CANCELLED):
+            [cleanup] = await self._client.get([cleanup_id(row.id, row.reopenings)])
+        with suppress(StorageError):
+            row = await whole_row(await self._storage(), row)
+            cleanup = None if cleanup is None else await whole_row(await self._storage(), cleanup)
+        return row if cleanup is None else with_published(row, cleanup)
 
     async def handle(self, job: HasId | str) -> Job[Any, Any]:
         """A Job that any process can wait for: `await (await app.jobs.handle(id)).result()`. Raises UnknownJob."""

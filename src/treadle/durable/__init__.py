@@ -19,7 +19,6 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
-from treadle.durable.cleanup import begun_anew as begun_anew
 from treadle.durable.failures import Failure as Failure
 from treadle.durable.mailbox import Ask as Ask
 from treadle.durable.mailbox import MailboxWait as MailboxWait
@@ -34,6 +33,7 @@ from treadle.durable.many_children import MapWait as MapWait
 from treadle.durable.many_children import plain as plain
 from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.races import First as First
+from treadle.durable.rewind import after_undos as after_undos
 from treadle.durable.rewind import forked as forked
 from treadle.durable.rewind import forked_from as forked_from
 from treadle.durable.rewind import rewound as rewound

@@ -49,6 +49,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
+    over: bool = False  # of a sleep: the function has got behind it, whatever the clock says later
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
@@ -57,6 +58,8 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
     child: str = ""  # of a call, the id of its job; of several, anything
     jobs: int = 0  # of several, how many
+    taken_over: bool = False  # of a fork: the step is one of the job from which it was forked
+    life: int = 0  # of a time limit, how often the job had been reopened when it began
     lost_race: bool = False  # of a call that lost a race: its jobs are cancelled, or go on by themselves
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
@@ -299,6 +302,12 @@ class Checkpoints:
         self._size = whole
         self.entries[request.key] = entry
         self.unsaved[request.key] = text
+
+    def pass_sleep(self, request: StepRequest) -> None:
+        """Note that the function has got behind this sleep, with the next call that stores checkpoints."""
+        entry = self.entries.get(request.key)
+        if entry is not None and not entry.over:
+            self.keep(request, replace(entry, over=True))
 
     def _warn(self, what: str) -> None:
         log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)

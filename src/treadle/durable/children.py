@@ -63,24 +63,36 @@ def lives(reopenings: int) -> range:
 def open_children(job: str, round: int, reopenings: int, entries: Mapping[str, Checkpoint]) -> list[str]:
     """The ids of the children of which this history does not say that they have ended: some may have, or may not be
     stored. Those that lost a race are not among them."""
-    open_ids, seen = list[str](), Counter[str]()
-    for key, entry in entries.items():
-        if key.startswith("ended:") and not isinstance(entry.order, UnsetType):
-            seen[key.partition("#")[0].removeprefix("ended:")] += len(entry.order)
-    for key, entry in entries.items():
-        seen[key.partition("#")[0].removeprefix("as_completed:")] -= (
-            entry.jobs if key.startswith("as_completed:") else 0
-        )
+    open_ids, left = list[str](), _left_in_loops(entries)
     for key, entry in entries.items():
         if not entry.child or is_ended(entry) or entry.lost_race:
             continue
+        kind, name = _call_of(key)
         if not entry.jobs:
             open_ids.append(entry.child)
-        elif not key.startswith("as_completed:") or seen[key.partition("#")[0].removeprefix("as_completed:")] < 0:
+        elif kind != "as_completed" or left[name] > 0:
             open_ids += [
                 child_id(job, round, key, life, index) for life in lives(reopenings) for index in range(entry.jobs)
             ]
     return open_ids
+
+
+def _left_in_loops(entries: Mapping[str, Checkpoint]) -> Counter[str]:
+    """How many children of the loops over `as_completed` the function has not received, by the name of the loops."""
+    left = Counter[str]()
+    for key, entry in entries.items():
+        kind, name = _call_of(key)
+        if kind == "as_completed":
+            left[name] += entry.jobs
+        elif kind == "ended" and not isinstance(entry.order, UnsetType):
+            left[name] -= len(entry.order)
+    return left
+
+
+def _call_of(key: str) -> tuple[str, str]:
+    """The kind and the name of the call with this key, such as `as_completed:pages#2`."""
+    kind, _, name = key.partition("#")[0].partition(":")
+    return kind, name
 
 
 def open_children_of(record: Record) -> list[str]:

@@ -18,11 +18,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from treadle.core.errors import BadStep, JobNotDone
 from treadle.core.job import not_done
-from treadle.core.model import Outcome, Record
+from treadle.core.model import Record
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, place_here, position_here
@@ -34,13 +33,14 @@ from treadle.durable.state import MOST_REPEATED
 from treadle.durable.steps import Durable
 from treadle.durable.waits import Wait
 from treadle.policy import judge
-from treadle.policy.cleanups import FREE, UNDONE, is_unheard
+from treadle.policy.cleanups import FREE, is_unheard
 from treadle.policy.retry import Abort
-from treadle.policy.rounds import Round, present, restarted, round_of
 from treadle.serialization.call_codec import Codec
 from treadle.tasks.options import Sizes
 
 REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
+# Prefixes of the keys of what is no step and calls no job: no undo is registered for it.
+NO_EFFECT: Final = ("sleep:", "wait:", "receive:", "publish:", "answer:", "ended:", "timeout", "first")
 CONTINUED: Final = "the function has swallowed the ending of its job again and again; clean up where it is handled"
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -52,7 +52,9 @@ class EndedSteps(Checkpoints):
         super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings)
         self._ended = ended
         self.theirs = _of_job(row, ended)
-        self.history = [key for key in self.entries if key in self.theirs]  # in the order in which it was stored
+        # In the order in which they were stored.
+        self.history = {key: entry for key, entry in self.entries.items() if key in self.theirs}
+        self.on_effect: Callable[[StepRequest], object] = lambda _: None  # called with each step and call
         # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
         self._size, self._most = 0, len(self.theirs) + sizes.steps
         self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
@@ -71,6 +73,8 @@ class EndedSteps(Checkpoints):
     def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
         request = super().ask(name, args)
         self._note(request)
+        if not name.startswith(NO_EFFECT):
+            self.on_effect(request)
         return request
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
@@ -123,18 +127,16 @@ class EndedSteps(Checkpoints):
             return True
         if entry is None:
             return kind == SLEEP and key in self.followed
-        if key not in self.theirs or kind == MARK or entry.gave_up or entry.has_value:
+        if key not in self.theirs or kind == MARK or entry.gave_up or entry.has_value or entry.over:
             return True
         if isinstance(entry.until, float):
-            return kind == SLEEP and self._was_over(key, entry.until)
+            # Not merely its time has passed since: the job was claimed after it.
+            return kind == SLEEP and entry.until <= (self._ended.started_at or 0.0) + EARLY
         return entry.failure is not UNSET
 
-    def _was_over(self, key: str, until: float) -> bool:
-        """Whether the job had got behind this sleep, and not merely its time has passed since: the job was claimed
-        after it, or has taken a step behind it."""
-        ended = self._ended
-        behind = (ended.ended_at or 0.0) if key in self.followed else (ended.started_at or 0.0) + EARLY
-        return until <= behind
+    def pass_sleep(self, request: StepRequest) -> None:
+        if request.key not in self.theirs:
+            super().pass_sleep(request)
 
     def _may_clean(self, branch: Branch) -> bool:
         """Whether the caller is an undo, handles the ending, or is a task that began after it."""
@@ -180,6 +182,7 @@ class Cleanup(Durable):
         super().__init__(run, backend, codec)
         self._ended, self.is_done = ended, False
         self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place)
+        self.steps.on_effect = self.undos.follow
         self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 
     # --- what differs from a run of the job itself
@@ -340,12 +343,3 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     while task is not None and task.uncancel():
         pass
-
-
-def begun_anew(record: Record) -> Outcome | None:
-    """The outcome that begins a new round of a job which was reopened after its cleanup: the steps that were undone
-    must run again. None: the job continues."""
-    if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
-        return None
-    outcome = restarted(record, Round(round_of(record.checkpoints).number + 1), present(record).job.payload)
-    return replace(outcome, checkpoints=(*outcome.checkpoints, (UNDONE, "")))

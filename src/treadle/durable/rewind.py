@@ -19,7 +19,9 @@ from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.durable.children import is_ended
 from treadle.durable.mailbox import RELEASED
+from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
+from treadle.policy.cleanups import UNDONE
 from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
@@ -41,8 +43,26 @@ def rewound(record: Record, step: str | None) -> Outcome:
     Raises BadOption for a step that is not stored, BadStep for a history that cannot be read.
     """
     entries = entries_of(record)
-    kept = entries_before(record, entries, step)
-    then = Round(round_of(record.checkpoints).number + 1)
+    return _anew(record, entries, entries_before(record, entries, step))
+
+
+def after_undos(record: Record) -> Outcome | None:
+    """The outcome that begins a new round of a job which was reopened after its cleanup, because the steps that were
+    undone must run again; a fork keeps the steps that it has taken over. None: the job continues."""
+    if dict(record.checkpoints).get(UNDONE) != str(record.reopenings):
+        return None
+    entries = entries_of(record)
+    outcome = _anew(record, entries, {key for key, entry in entries.items() if entry.taken_over})
+    return replace(outcome, result=record.result, checkpoints=(*outcome.checkpoints, (UNDONE, "")))
+
+
+def _anew(record: Record, entries: Entries, kept: set[str]) -> Outcome:
+    """Begin a new round with these entries."""
+    then, stored = Round(round_of(record.checkpoints).number + 1), dict(record.checkpoints)
+    changed = {
+        key: stored[key] if entry is entries[key] else msgspec.json.encode(entry).decode()
+        for key, entry in _begun_anew(entries, kept).items()
+    }
     return Outcome(
         id=record.id,
         version=record.version,
@@ -51,9 +71,20 @@ def rewound(record: Record, step: str | None) -> Outcome:
             round_note(then),
             *guilt.cleared_note(record),
             *_mailboxes_again(record, entries, kept),
-            *[(name, text) for name, text in record.checkpoints if name in kept],
+            *changed.items(),
         ),
     )
+
+
+def _begun_anew(entries: Entries, kept: set[str]) -> Entries:
+    """The entries that stay, in their order. A time limit among them begins anew, unless the function has continued
+    behind the place at which it took effect."""
+    behind = {_before(entry) for key, entry in entries.items() if key in kept}
+    return {
+        key: replace(entry, until=UNSET, cut="", life=0) if is_limit(key) and entry.cut not in behind - {""} else entry
+        for key, entry in entries.items()
+        if key in kept
+    }
 
 
 def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
@@ -62,10 +93,9 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
     kept = entries_before(record, entries, step)
     read = {name: turn for name, turn, is_kept in _received(entries, kept) if is_kept}
     pairs = [mailbox_note(name, Mailbox(turn)) for name, turn in read.items()]
-    for name, text in record.checkpoints:
-        if name in kept:
-            changed = text if same_arguments else msgspec.json.encode(replace(entries[name], args=UNSET)).decode()
-            pairs.append((name, changed))
+    for name, entry in _begun_anew(entries, kept).items():
+        changed = replace(entry, taken_over=True) if same_arguments else replace(entry, args=UNSET, taken_over=True)
+        pairs.append((name, msgspec.json.encode(changed).decode()))
     fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
     version = [pair for pair in record.checkpoints if pair[0] == BEGUN_WITH]
     return (round_note(Round()), fork, *version, *pairs)

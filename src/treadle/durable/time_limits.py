@@ -12,7 +12,7 @@ import asyncio
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
 from treadle.policy.retry import seconds
 
+KEY: Final = "timeout"
 _here: ContextVar[tuple[TimeLimit, ...]] = ContextVar("treadle_time_limits", default=())
 
 
@@ -49,12 +50,24 @@ class TimeLimit:
         return entry.until
 
     def _enter(self) -> None:
-        run = self._run
-        if self._request.entry is None:
-            run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=run.moment() + self._length))
+        run, life = self._run, self._run.run.record.reopenings
+        if self._begins_anew(life):
+            until = run.moment() + self._length
+            run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=until, life=life))
         run.checkpoints.end(self._request)
         if run.limits_time(self._request.key) or run.checkpoints.entries[self._request.key].cut:
             self._token = _here.set((*_here.get(), self))
+
+    def _begins_anew(self, life: int) -> bool:
+        """Whether the limit begins in this run: it has no end yet, or an operator has reopened the job since. One that
+        has taken effect stays if the function has continued behind that place, as the error of a step does."""
+        run, entry = self._run, self._request.entry
+        if not run.limits_time(self._request.key):
+            return False
+        if entry is None or not isinstance(entry.until, float):
+            return True
+        is_decided = bool(entry.cut) and run.checkpoints.following(entry.cut) is not None
+        return entry.life < life and not is_decided
 
     def _exit(self) -> None:
         if self._token is not None:
@@ -62,7 +75,7 @@ class TimeLimit:
         self._is_over = True
 
     async def __aenter__(self) -> None:
-        self._request = self._run.asked("timeout")
+        self._request = self._run.asked(KEY)
         await self._run.reached(self._request, MARK)
         self._enter()
         self._timeout = asyncio.timeout(None)
@@ -79,7 +92,7 @@ class TimeLimit:
             raise self._error() from passed
 
     def __enter__(self) -> None:
-        self._request = self._run.asked("timeout")
+        self._request = self._run.asked(KEY)
         self._run.checkpoints.reach(self._request, MARK)
         self._enter()
 
@@ -107,6 +120,11 @@ class TimeLimit:
         self._timeout.reschedule(asyncio.get_running_loop().time())
         while True:
             await self._run.backend.loop.create_future()  # until it is cancelled
+
+
+def is_limit(key: str) -> bool:
+    """Whether this is the key of a time limit."""
+    return key.partition("#")[0] == KEY
 
 
 async def check(run: DurableState, request: StepRequest, recorded_only: bool = False) -> None:

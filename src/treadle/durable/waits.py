@@ -85,6 +85,8 @@ class Sleep:
     async def look(self) -> Pending | None:
         run, request = self._run, self.request
         now, entry = run.moment(), run.checkpoints.entries.get(request.key)
+        if entry is not None and entry.over:
+            return None
         if entry is None:
             remaining = self._length if self._moment is None else until(self._moment, "sleep", now)
             assert remaining is not None
@@ -99,13 +101,17 @@ class Sleep:
             if entry is None or entry.until != now + remaining:
                 run.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
             return Pending(until=now + remaining, sleep=request.key)
-        if entry is not None and isinstance(entry.until, float) and entry.until > now + EARLY:
-            # The storage's clock was set back, and this time was written before: for later runs the sleep is over, too.
-            run.checkpoints.keep(request, Checkpoint(entry.after, until=now))
+        if entry is not None and isinstance(entry.until, float):
+            began = now if run.run.record.started_at is None else run.run.record.started_at
+            if entry.until > began + EARLY:
+                # It was over in the run that began it, or the clock of the storage was set back since then. Nothing
+                # else would show that: it is stored before the next effect.
+                run.checkpoints.keep(request, Checkpoint(entry.after, until=min(now, entry.until), over=True))
         return None
 
     def value(self) -> None:
         """A sleep has none."""
+        self._run.checkpoints.pass_sleep(self.request)
 
     async def conclude(self) -> None:
         """Nothing works for a sleep."""

@@ -188,4 +188,4 @@ class Synchronous(SynchronousWaits):
         """As `current().restart`."""
         durable = self._durable
         durable.alone("restart", here=True)
-        durable.wait_here(durable.restart(args, kwargs))
+        raise durable.wait_here(durable.restart(args, kwargs))  # which raises the suspension

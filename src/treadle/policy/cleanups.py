@@ -18,6 +18,7 @@ from treadle.core.model import (
     EXPIRED,
     LOST,
     OURS,
+    PUBLISHED,
     ROUND,
     NewJob,
     Outcome,
@@ -164,6 +165,12 @@ def merged(own: Record, ended: Record) -> Record:
         reopenings=ended.reopenings + own.reopenings,
         checkpoints=tuple({**kept, **dict(own.checkpoints)}.items()),
     )
+
+
+def with_published(ended: Record, own: Record) -> Record:
+    """The row of an ended job, with the values that its cleanup has published: they are values of the job."""
+    later = {name: text for name, text in own.checkpoints if name.startswith(PUBLISHED)}
+    return replace(ended, checkpoints=tuple({**dict(ended.checkpoints), **later}.items())) if later else ended
 
 
 def remaining_lease(own: Record, ended: Record, lease: float, now: float) -> float:

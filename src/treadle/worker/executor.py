@@ -16,7 +16,7 @@ from treadle.core.errors import ARGUMENTS, StepMismatch, UnknownTask, UnknownVer
 from treadle.core.events import was_lost
 from treadle.core.model import BEGUN_WITH, DECLINED, EXPIRED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
-from treadle.durable import begun_anew
+from treadle.durable import after_undos
 from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
@@ -202,7 +202,7 @@ class Executor:
                 return closed
         elif job_run.record.checkpoints:
             job_run.carried = (*job_run.carried, *cleared(job_run.record))
-        if job_run.record.checkpoints and (anew := begun_anew(job_run.record)) is not None:
+        if job_run.record.checkpoints and (anew := after_undos(job_run.record)) is not None:
             self._state.troubles[job_run] = None
             return anew
         if not run.rules.cleans and (job_run.record.checkpoints or task.is_versioned):
