@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextvars import ContextVar
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
-class Position(NamedTuple):
+class Position(Struct, frozen=True):
     """A position in the order of a branch: behind a step of it.
 
     last   that step, as the next one records it in `after`
@@ -100,10 +101,8 @@ position_here: ContextVar[Position | None] = ContextVar("treadle_position", defa
 
 def place_here() -> object:
     """The current task of the event loop, or this thread: the caller's branch, as neither runs two things at once."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
+    loop = asyncio._get_running_loop()  # None in a thread, where `get_running_loop` raises
+    return (None if loop is None else asyncio.current_task(loop)) or threading.get_ident()
 
 
 def has_ended(place: object) -> bool:

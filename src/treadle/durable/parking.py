@@ -41,6 +41,7 @@ class Parking:
         self._parked: dict[asyncio.Task[Any], Parked] = {}
         self._check: asyncio.Handle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._is_held = False  # the parked waits are short, and are looked at when the first one is over
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
@@ -69,7 +70,7 @@ class Parking:
         self.has_ended = self.has_ended or for_good
         if self._looking is not None:
             self._looking.cancel()
-            self._looking = None
+            self._looking, self._is_held = None, False
         for parked in self._parked.values():
             parked.over.cancel()
 
@@ -77,7 +78,7 @@ class Parking:
         """Suspend the run if nothing else can happen in it."""
         self._check = None
         run = self._run.run
-        if not self._parked or run.suspended_as is not None:
+        if not self._parked or self._is_held or run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
         is_at_end = any(parked.wait is None for parked in self._parked.values())
@@ -103,6 +104,11 @@ class Parking:
             self.changed()
         elif is_at_end:
             self.release()
+        elif self._run.short_waits.fits(pending := first_of(self.pending)):
+            if self._looking is not None:
+                self._looking.cancel()
+            self._is_held = True
+            self._looking = self._run.backend.loop.create_task(self._hold(pending))
         else:
             self._suspend()
 
@@ -143,6 +149,23 @@ class Parking:
                 parked.over.cancel()
         if isinstance(root, asyncio.Task) and root not in self._parked:
             root.cancel()
+
+    async def _hold(self, pending: Pending) -> None:
+        """Wait in memory, and let all tasks look again."""
+        error: Exception | None = None
+        try:
+            await self._run.short_waits.hold(pending)
+        except Exception as failed:
+            error = failed
+        finally:
+            self._looking, self._is_held = None, False
+        for parked in self._parked.values():
+            if parked.over.done():
+                continue
+            if error is None:
+                parked.over.set_result(None)
+            else:
+                parked.over.set_exception(error)
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""
