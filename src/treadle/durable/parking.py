@@ -160,12 +160,13 @@ class Parking:
         finally:
             self._looking, self._is_held = None, False
         for parked in self._parked.values():
-            if parked.over.done():
+            if parked.wait is None or parked.over.done():
                 continue
             if error is None:
                 parked.over.set_result(None)
             else:
                 parked.over.set_exception(error)
+        self.changed()
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""
