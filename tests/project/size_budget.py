@@ -18,7 +18,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/durable": (
         3_114,
         2,
-    ),  # +112: branches end together; +52: forks, limits; +76: cut-off waits, names of waits
+    ),  # +112: branches end together; +52: forks, limits; +76: cut-off waits, names
     "treadle/execution": (1_262, 0),  # the typed calls of a step; +22: operators, restart; +28: names of waits
     "treadle/integrations": (3_612, 1),  # +42: sentences for missing extras, the admin in a TestCase; +2: paused jobs
     "treadle/metrics": (567, 1),
