@@ -23,6 +23,7 @@ from treadle.durable import Failure, read_entry
 from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.pauses import due_at, paused_at
+from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
@@ -87,6 +88,8 @@ def _became(name: str, text: str) -> str:
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
     if entry.is_tried and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
+    if entry.lock and not entry.exit and not failure:
+        return "has the lock" if entry.has_value else "waits for the lock"
     if entry.child and entry.result is None and not failure:
         return f"waits for {'its jobs' if entry.child == 'many' else entry.child}"
     if entry.cut:
@@ -101,6 +104,8 @@ def _became(name: str, text: str) -> str:
 
 def _name(row: Record) -> str:
     """The name of the task, or the kind of a row without a task."""
+    if (lock := lock_of(row.job)) is not None:
+        return f"(lock {lock.lock})"
     if row.job.task:
         return f"{row.job.task} (cleanup)" if is_cleanup(row.job) else row.job.task
     signal = signal_name(row)

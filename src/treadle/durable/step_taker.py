@@ -78,9 +78,10 @@ class StepTaker(DurableState):
     async def _step(self, call: StepCall) -> Any:
         request = call.request
         self._on_loop(request.key)
-        self._stay(request.key)
+        self.stay(request.key)
         if place_here() == request.branch.place:
             self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
+        await self.leave_caught()
         await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
@@ -169,6 +170,8 @@ class StepTaker(DurableState):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         call = self._call(name, function, args, kwargs, options)
         request = call.request
+        if self.checkpoints.leaving:
+            self.wait_here(self.leave_caught())
         self.checkpoints.reach(request)
         try:
             while not self.checkpoints.is_over(request.key):
@@ -195,7 +198,7 @@ class StepTaker(DurableState):
     # --- in both
 
     def _call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions) -> StepCall:
-        self._stay(name)
+        self.stay(name)
         if options.retry is not None and self.run.place is IN_BATCH:
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -22,8 +22,19 @@ from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
 from treadle.core.job import JobSpec, not_done
-from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
+from treadle.core.model import APPLIED, NewJob, Outcome, Record, Settled, State
+from treadle.durable import (
+    Checkpoints,
+    Durable,
+    DurableBackend,
+    DurableRun,
+    LockWait,
+    Pending,
+    StepRequest,
+    Wait,
+    is_suspension,
+    locks_of,
+)
 from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.policy.retry import read_policy
@@ -281,6 +292,12 @@ class _RecordedDurable(Durable):
         finally:
             self.steps.of_wait = False
 
+    async def _look(self, wait: Wait) -> Pending | None:
+        entry = wait.request.entry
+        if isinstance(wait, LockWait) and (entry is None or not entry.has_value):
+            self.steps.stop(wait.request.key)
+        return await super()._look(wait)
+
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """True for a mark that the job has; nothing says whether it would get another one."""
         if key not in self._held:
@@ -292,7 +309,7 @@ class _Backend:
     """The services of a worker, without a worker: nothing is stored."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: AppCore, now: float) -> None:
-        self.loop, self.sizes, self._core, self._now = loop, core.sizes, core, now
+        self.loop, self.sizes, self.offload, self._core, self._now = loop, core.sizes, 0, core, now
 
     def now(self) -> float:
         return self._now
@@ -336,8 +353,12 @@ class _Backend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel nothing."""
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         """Settle nothing."""
+        return [APPLIED] * len(outcomes)
+
+    def joining(self, name: str) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
         raise _Beyond(run.record.job.id)
