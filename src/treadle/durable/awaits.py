@@ -59,7 +59,7 @@ def others_of(
 
     known    tasks that have used durable code
     root     the task of the function
-    refuses  False: never raise Refused. The acts of a job behind its waits are not refused at its end
+    refuses  False: never raise Refused. At the end of a job, code behind its waits is not refused
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()
     if root is not None:

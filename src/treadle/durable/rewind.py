@@ -17,7 +17,7 @@ from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import BEGUN_WITH, OURS, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
-from treadle.durable.children import is_ended
+from treadle.durable.children import is_ended, is_loop
 from treadle.durable.run_mailboxes import RELEASED
 from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
@@ -139,7 +139,7 @@ def entries_before(record: Record, entries: Entries, step: str | None) -> set[st
     dropped = set(names[names.index(key) :]) | set(_around(entries, key))
     while later := {name for name in entries if name not in dropped and _before(entries[name]) in dropped}:
         dropped |= later
-    return {name for name in entries.keys() - dropped if not _is_open(entries[name])}
+    return {name for name in entries.keys() - dropped if not _is_open(name, entries[name])}
 
 
 def _key(record: Record, entries: Entries, step: str) -> str:
@@ -156,9 +156,10 @@ def _before(entry: Checkpoint) -> str:
     return entry.after.rstrip("&>")
 
 
-def _is_open(entry: Checkpoint) -> bool:
-    """Whether this is a call whose jobs have not ended: a new round has other jobs."""
-    return entry.child != "" and not is_ended(entry)
+def _is_open(key: str, entry: Checkpoint) -> bool:
+    """Whether this is a call whose jobs have not ended: a new round has other jobs. A loop over jobs says only how many
+    they are; other entries say which of them have ended."""
+    return entry.child != "" and not is_ended(entry) and not is_loop(key)
 
 
 def _around(entries: Entries, key: str) -> Iterable[str]:

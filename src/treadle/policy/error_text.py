@@ -1,4 +1,4 @@
-"""An exception as text: one line and a traceback, as a row stores them."""
+"""An exception as text: its summary and its traceback, as a row stores them."""
 
 from __future__ import annotations
 
