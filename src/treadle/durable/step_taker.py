@@ -29,7 +29,8 @@ from treadle.durable.backend import (
     is_suspension,
 )
 from treadle.durable.branches import place_here
-from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, checksum_of, running_step, valued
+from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
+from treadle.durable.checksums import checksum_of
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState

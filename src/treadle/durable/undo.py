@@ -12,7 +12,8 @@ from msgspec import Struct
 from treadle.core.model import Record
 from treadle.durable.backend import DurableBackend
 from treadle.durable.branches import Branch
-from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest, checksum_of
+from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest
+from treadle.durable.checksums import checksum_of
 from treadle.durable.step_codec import is_async
 from treadle.policy import cleanups
 
