@@ -15,6 +15,7 @@ import          the cost of `import treadle`, also without bytecode
 singles         the cost of hints
 within          the cost of an enqueue in a transaction against a plain INSERT
 paused          the effect of a paused worker on the other processes at a SQLite file
+sleepers        the cost of 100,000 sleeping jobs for the jobs beside them, also while all wake
 waits           how long calls wait for each other on PostgreSQL
 strangers       how long plain enqueues take while other calls wait for a user's open transaction
 dashboard       the dashboard in a browser, and the cost of its viewers
@@ -43,6 +44,7 @@ SMALLER = {
     "within": "within",
     "paused": "paused",
     "server-hostile": "hostile",
+    "sleepers": "sleepers",
     "waits": "waits",
     "strangers": "strangers",
     "dashboard": "dashboard.run",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextvars import ContextVar
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
-class Position(NamedTuple):
+class Position(Struct, frozen=True):
     """A position in the order of a branch: behind a step of it.
 
     last   that step, as the next one records it in `after`
@@ -100,10 +101,8 @@ position_here: ContextVar[Position | None] = ContextVar("treadle_position", defa
 
 def place_here() -> object:
     """The current task of the event loop, or this thread: the caller's branch, as neither runs two things at once."""
-    try:
-        return asyncio.current_task() or threading.get_ident()
-    except RuntimeError:
-        return threading.get_ident()
+    loop = asyncio._get_running_loop()  # None in a thread, where `get_running_loop` raises
+    return (None if loop is None else asyncio.current_task(loop)) or threading.get_ident()
 
 
 def has_ended(place: object) -> bool:
@@ -113,3 +112,15 @@ def has_ended(place: object) -> bool:
         return True
     # `_log_traceback`: nothing has awaited the task yet, so the function does not know of the error.
     return place.done() and not getattr(place, "_log_traceback", False)
+
+
+def own_name(name: str) -> str:
+    """How the calls of two branches get keys of their own."""
+    kind, _, own = name.partition(":")
+    if kind in ("wait", "receive"):
+        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
+    if kind == "first":
+        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
+    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
+        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
+    return f"give each its own name, such as f'{name}:{{i}}'"

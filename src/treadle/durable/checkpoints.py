@@ -29,8 +29,8 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadStep, StepMismatch
 from treadle.core.model import OURS, Pairs
-from treadle.core.stored_text import lacks
-from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
+from treadle.core.stored_text import FORMS, lacks
+from treadle.durable.branches import Branch, Position, begun_at, has_ended, own_name, place_here, position_here
 from treadle.durable.failures import Failure
 from treadle.durable.history_size import HistorySize
 from treadle.tasks.options import Sizes
@@ -38,7 +38,7 @@ from treadle.tasks.options import Sizes
 log = logging.getLogger("treadle")
 
 
-class Checkpoint(Struct, omit_defaults=True):
+class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousands of them, without a cycle
     """The stored data of one step. A sleep has `until`; a wait that timed out has `gave_up`.
 
     A step that failed has `failure`. One that is tried again has `tries`, and `until` while its next try is not due. A
@@ -102,6 +102,12 @@ class StepRequest(Struct, frozen=True):
     branch: Branch
     args: str | UnsetType = UNSET
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its entry has a value, and nothing else is to be decided."""
+        entry = self.entry
+        return entry is not None and entry.failure is UNSET and (entry.value is not UNSET or entry.text is not UNSET)
+
     def entry_of(self, **fields: Any) -> Checkpoint:
         """An entry of this step."""
         return Checkpoint(self.after, args=self.args, **fields)
@@ -130,26 +136,22 @@ class Checkpoints:
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
+        texts = dict[str, str]()
         for key, text in stored:
             if key.startswith(OURS):
                 continue
-            if (why := lacks(text)) is not None:
+            if text.startswith(FORMS) and (why := lacks(text)) is not None:
                 raise BadStep(key, f"its value cannot be read: {why}")
             try:
                 entry = read_entry(text)
             except UNREADABLE as error:
                 raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
-            if (
-                isinstance(entry.failure, Failure)
-                and isinstance(entry.failure.round, int)
-                and entry.failure.round < round
-            ):
+            if entry.failure is not UNSET and _is_forgotten(entry.failure, round):
                 continue  # an operator has reopened the job, so that it tries this step again
-            self.size.add(key, len(text) if text.isascii() else len(text.encode()))
-            self.entries[key] = entry
+            self.entries[key], texts[key] = entry, text
+        self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
-        self._counts: dict[str, int] = {}
-        self._owners: dict[str, Position] = {}  # behind the last step of each name
+        self._asked: dict[str, tuple[Position, int]] = {}  # behind the last step of each name, and how many it has
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
@@ -163,28 +165,30 @@ class Checkpoints:
     def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         """The next step of that name. `key`: its key, if that does not depend on the order of the branches. Raises
         BadStep, StepMismatch, and TooLarge if there are too many steps."""
-        if name not in self._counts:
+        branch, before = self.here(), None if key is not None else self._asked.get(name)
+        is_numbered, count = key is None, 1 if before is None else before[1] + 1
+        if before is None:
             check_name(name)
-        branch = self.here()
+        elif before[0].branch is not branch:
+            self._own(name, branch, before[0])
         if key is None:
-            self._own(name, branch)
-        self.decide(branch)
-        is_numbered = key is None
-        if key is None:
-            count = self._counts[name] = self._counts.get(name, 0) + 1
             key = name if count == 1 else f"{name}#{count}"
-        entry = self.entries.get(key)
-        self._check(key, branch.last, entry)
-        if entry is not None and isinstance(args, str) and isinstance(entry.args, str) and entry.args != args:
+        if self._raised:
+            self.decide(branch)
+        entry, after = self.entries.get(key), branch.last
+        if entry is None or entry.after != after:
+            self._check(key, after, entry)
+        if entry is not None and entry.args != args and isinstance(args, str) and isinstance(entry.args, str):
             raise StepMismatch.of_arguments(self.job, key)
-        request = StepRequest(key, branch.last, entry, branch, args)
+        request = StepRequest(key, after, entry, branch, args)
         branch.last, branch.taken = key, branch.taken + 1
-        position = branch.position
+        position = Position(branch, key, branch.taken)
         if is_numbered:
-            self._owners[name] = position
+            self._asked[name] = position, count
         position_here.set(position)
         self._open.add(key)
-        self.around.update(branch.outer)
+        if branch.outer:
+            self.around.update(branch.outer)
         return request
 
     def end(self, request: StepRequest) -> None:
@@ -207,10 +211,11 @@ class Checkpoints:
 
     def here(self) -> Branch:
         """The branch of the caller: a known one, or a new one."""
-        place = place_here()
+        place, position = place_here(), position_here.get()
+        if position is not None and position.branch.place == place and position.branch.checkpoints is self:
+            return position.branch
         if self._root is None:
             self._root = Branch(self, place, "")
-        position = position_here.get()
         if position is None or position.branch.checkpoints is not self:
             position = Position(self._root, "")  # this place began before the first step
         if position.branch.place == place:
@@ -221,18 +226,15 @@ class Checkpoints:
         position_here.set(branch.position)
         return branch
 
-    def _own(self, name: str, branch: Branch) -> None:
+    def _own(self, name: str, branch: Branch, taken: Position) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
-        taken = self._owners.get(name)
-        if taken is None or taken.branch is branch:
-            return
         owner = taken.branch
         in_order = branch.follows(taken) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
         if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
-                f"{_own_name(name)}",
+                f"{own_name(name)}",
             )
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
@@ -269,10 +271,13 @@ class Checkpoints:
         """Note that an error leaves the block of a lock here. The lock is left if the function catches it."""
         self._raised[request.key] = Raised(request, None, place_here(), leave)
 
+    def decide_at(self, request: StepRequest) -> None:
+        """`decide`, when the function awaits what it requested before: it may have caught an error in between."""
+        if self._raised and place_here() == request.branch.place:
+            self.decide(request.branch)
+
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
-        if not self._raised:
-            return
         for key, (request, failure, task, leave) in tuple(self._raised.items()):
             if request.branch.has_passed_on(task, branch):
                 del self._raised[key]
@@ -341,24 +346,17 @@ def check_name(name: Any) -> None:
         )
 
 
-def _own_name(name: str) -> str:
-    """How the calls of two branches get keys of their own."""
-    kind, _, own = name.partition(":")
-    if kind in ("wait", "receive"):
-        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
-    if kind == "first":
-        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
-    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
-        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
-    return f"give each its own name, such as f'{name}:{{i}}'"
-
-
 _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 
 
 def running_step() -> str | None:
     """The key of the step whose function runs here; None outside a step."""
     return _running.get()
+
+
+def _is_forgotten(failure: Failure | UnsetType, round: int) -> bool:
+    """Whether the job was reopened since the step failed, and no step has followed."""
+    return isinstance(failure, Failure) and isinstance(failure.round, int) and failure.round < round
 
 
 def _plain(after: str) -> str:

@@ -22,8 +22,8 @@ from treadle.core.errors import UNREADABLE, BadStep, JobNotDone, error_line
 from treadle.core.job import JobSpec, not_done
 from treadle.core.model import OURS, NewJob, Record, State
 from treadle.durable.checkpoints import WAIT, Checkpoint, StepRequest, read_entry
-from treadle.durable.checksums import checksum_of
 from treadle.durable.failures import failure_of
+from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.policy.rounds import round_of

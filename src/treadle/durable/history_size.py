@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from treadle.core import defaults
@@ -34,6 +35,13 @@ class HistorySize:
         is_apart = 0 < self._offload < size
         self._in_row += times * (len(key.encode()) + (REFERENCE if is_apart else size))
         self._offloaded += times * size * is_apart
+
+    def add_all(self, texts: Mapping[str, str]) -> None:
+        """Count the stored entries. `map` calls `str.encode` without the interpreter: a replay has thousands."""
+        sizes = list(map(len, map(str.encode, texts.values())))
+        apart = [size for size in sizes if 0 < self._offload < size]
+        self._in_row += sum(map(len, map(str.encode, texts))) + sum(sizes) - sum(apart) + REFERENCE * len(apart)
+        self._offloaded += sum(apart)
 
     def refuse_more(self, count: int) -> None:
         """Raise TooLarge if a job with so many entries can have no further one."""

@@ -41,6 +41,7 @@ class Parking:
         self._parked: dict[asyncio.Task[Any], Parked] = {}
         self._check: asyncio.Handle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._is_held = False  # the parked waits are short, and are looked at when the first one is over
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
@@ -69,15 +70,14 @@ class Parking:
         self.has_ended = self.has_ended or for_good
         if self._looking is not None:
             self._looking.cancel()
-            self._looking = None
+            self._looking, self._is_held = None, False
         for parked in self._parked.values():
             parked.over.cancel()
 
     def _decide(self) -> None:
         """Suspend the run if nothing else can happen in it."""
         self._check = None
-        run = self._run.run
-        if not self._parked or run.suspended_as is not None:
+        if not self._parked or self._is_held or self._run.run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
         is_at_end = any(parked.wait is None for parked in self._parked.values())
@@ -85,10 +85,7 @@ class Parking:
             is_late = any(parked.over.done() for parked in self._parked.values())
             others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
         except Refused as refused:
-            self._run.refuse(str(refused))
-            for parked in self._parked.values():
-                if not parked.over.done():
-                    parked.over.set_exception(BadStep(parked.request.key, str(refused)))
+            self._refuse(str(refused))
             return
         if others is None:
             self.changed()  # a task has not had its turn
@@ -104,7 +101,23 @@ class Parking:
         elif is_at_end:
             self.release()
         else:
+            self._wait()
+
+    def _refuse(self, why: str) -> None:
+        self._run.refuse(why)
+        for parked in self._parked.values():
+            if not parked.over.done():
+                parked.over.set_exception(BadStep(parked.request.key, why))
+
+    def _wait(self) -> None:
+        """Keep the run in memory for a short wait, or suspend it."""
+        if not self._run.short_waits.fits(pending := first_of(self.pending)):
             self._suspend()
+            return
+        if self._looking is not None:
+            self._looking.cancel()
+        self._is_held = True
+        self._looking = self._run.backend.loop.create_task(self._hold(pending))
 
     def release(self) -> None:
         """Let the tasks go on that are where the history ends."""
@@ -143,6 +156,24 @@ class Parking:
                 parked.over.cancel()
         if isinstance(root, asyncio.Task) and root not in self._parked:
             root.cancel()
+
+    async def _hold(self, pending: Pending) -> None:
+        """Wait in memory, and let all tasks look again."""
+        error: Exception | None = None
+        try:
+            await self._run.short_waits.hold(pending)
+        except Exception as failed:
+            error = failed
+        finally:
+            self._looking, self._is_held = None, False
+        for parked in self._parked.values():
+            if parked.wait is None or parked.over.done():
+                continue
+            if error is None:
+                parked.over.set_result(None)
+            else:
+                parked.over.set_exception(error)
+        self.changed()
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""

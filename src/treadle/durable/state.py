@@ -95,7 +95,7 @@ class DurableState:
     def stay(self, step: str) -> None:
         """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
         here, too. Raises BadStep for a loop that swallows it."""
-        if not self.is_suspended:
+        if self.run.suspended_as is None and self._between is None:  # `is_suspended`, twice a step of a replay
             return
         self._repeated += 1
         if self._repeated > MOST_REPEATED:

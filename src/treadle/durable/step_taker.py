@@ -28,11 +28,11 @@ from treadle.durable.backend import (
     Suspend,
     is_suspension,
 )
-from treadle.durable.branches import place_here
 from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
-from treadle.durable.checksums import checksum_of
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
+from treadle.durable.short_waits import ShortWaits
 from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
@@ -53,6 +53,7 @@ class StepTaker(DurableState):
         self._codecs: dict[int, tuple[Callable[..., Any], CallCodec]] = {}  # by the id of the function
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
+        self.short_waits = ShortWaits(self)
         self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     # --- in coroutines
@@ -65,23 +66,50 @@ class StepTaker(DurableState):
             raise BadOption(
                 "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
             )
-        call = self._call(name, function, args, kwargs, options)
-        return self.awaited(call.request.key, lambda: self._step(call))
+        request = self._request(name, function, args, kwargs, options)
+        if request.is_recorded:
+            return self._unawaited.add(request.key, self._replay(request, function))
+        return self._unawaited.add(request.key, self._step(self._call(request, function, args, kwargs, options)))
 
     def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """The coroutine of a step, a sleep or a wait. A run that returns without awaiting it fails."""
-        return self._unawaited.add(key, work)
+        """The coroutine of a call that takes a place in the order. A run that returns without awaiting it fails."""
 
-    def forget(self, key: str) -> None:
-        """Something else awaits what this coroutine would have done."""
-        self._unawaited.forget(key)
+        async def begun() -> Any:
+            self._unawaited.forget(key)
+            return await work()
+
+        return self._unawaited.add(key, begun())
+
+    async def _replay(self, request: StepRequest, function: Callable[..., Any]) -> Any:
+        """A step with a recorded value: most of the time of a wake."""
+        self._unawaited.forget(request.key)
+        self.stay(request.key)
+        self.checkpoints.decide_at(request)
+        await self.reached(request)
+        return self._replayed(request, function)
+
+    def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
+        self.checkpoints.end(request)
+        entry = request.entry
+        assert entry is not None
+        text = entry.result
+        assert text is not None
+        kept = self._codecs.get(id(function))
+        if kept is None:
+            signature = copy.copy(signature_of(function, "", self._codec))  # a task shares its own
+            kept = self._codecs[id(function)] = function, signature  # with the function, or its id is reused
+        try:
+            return kept[1].decode_result(text)
+        except BadResult:
+            kept[1].name = self._named(request)
+            return kept[1].decode_result(text)  # raises the same with the name
 
     async def _step(self, call: StepCall) -> Any:
         request = call.request
+        self._unawaited.forget(request.key)
         self._on_loop(request.key)
         self.stay(request.key)
-        if place_here() == request.branch.place:
-            self.checkpoints.decide(request.branch)  # the coroutine was made before an error that the function caught
+        self.checkpoints.decide_at(request)
         await self.leave_caught()
         await self.reached(request)
         try:
@@ -89,7 +117,8 @@ class StepTaker(DurableState):
                 if time_limits.in_time_limit():
                     await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
-                    await self._suspend_for_try(request, until)
+                    await self._wait_for_try(request, until)
+                    continue
                 await self.reached(request, CALL)
                 with self.tries.progress(request):
                     if self.checkpoints.caught or self.undos.to_store:
@@ -151,9 +180,12 @@ class StepTaker(DurableState):
                 text = f"step {call.request.key!r} took longer than its timeout of {call.options.timeout:g} s"
                 raise TimeoutError(text) from error
 
-    async def _suspend_for_try(self, request: StepRequest, until: float) -> NoReturn:
-        """Suspend the run until the next try of a step is due. A task of the function raises the suspension in place of
-        its step; what awaits the task raises it in the function."""
+    async def _wait_for_try(self, request: StepRequest, until: float) -> None:
+        """Suspend the run until the next try of a step is due, if that takes longer than a short wait. A task of the
+        function raises the suspension in place of its step; what awaits the task raises it in the function."""
+        if self.short_waits.fits(Pending(until=until)):
+            await self.short_waits.hold(Pending(until=until))
+            return
         key, until = await self.tries.alone(request, until)
         outcome = self.suspended_for(Pending(until=until, sleep=key))
         if self.run.place is None or asyncio.current_task() is self.run.place:
@@ -169,16 +201,21 @@ class StepTaker(DurableState):
         """Take the step in a thread; the function runs in this thread."""
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
-        call = self._call(name, function, args, kwargs, options)
-        request = call.request
+        request = self._request(name, function, args, kwargs, options)
         if self.checkpoints.leaving:
             self.wait_here(self.leave_caught())
         self.checkpoints.reach(request)
+        if request.is_recorded:
+            return self._replayed(request, function)
+        call = self._call(request, function, args, kwargs, options)
         try:
             while not self.checkpoints.is_over(request.key):
                 if time_limits.in_time_limit():
                     self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
+                    if self.short_waits.fits(Pending(until=until)):
+                        self.wait_here(self.short_waits.hold(Pending(until=until)))
+                        continue
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 self.checkpoints.reach(request, CALL)
@@ -198,16 +235,26 @@ class StepTaker(DurableState):
 
     # --- in both
 
-    def _call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions) -> StepCall:
+    def _request(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
+    ) -> StepRequest:
         self.stay(name)
         if options.retry is not None and self.run.place is IN_BATCH:
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
         self.backend.check(self.run)  # the step could not be stored, so its function must not run either
-        request = self.checkpoints.ask(name, checksum_of(args, kwargs))
-        signature = self._signature(request, function)
+        return self.checkpoints.ask(name, checksum_of(args, kwargs))
+
+    def _call(
+        self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
+    ) -> StepCall:
+        signature = signature_of(function, self._named(request), self._codec)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
+
+    def _named(self, request: StepRequest) -> str:
+        """The name of the step in errors of its codec."""
+        return f"{self.run.record.job.task}: step {request.key!r}"
 
     @property
     def tries(self) -> Tries:
@@ -310,18 +357,6 @@ class StepTaker(DurableState):
         if not entry.has_value:
             raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
         return entry
-
-    def _signature(self, request: StepRequest, function: Callable[..., Any]) -> CallCodec:
-        """The codec of the result. For recorded steps it is made once a run and function: half of their time."""
-        name = f"{self.run.record.job.task}: step {request.key!r}"
-        if request.entry is None or request.entry.is_tried:
-            return signature_of(function, name, self._codec)
-        kept = self._codecs.get(id(function))
-        if kept is None:
-            signature = copy.copy(signature_of(function, name, self._codec))  # a task shares its own
-            kept = self._codecs[id(function)] = function, signature  # with the function, or its id is reused
-        kept[1].name = name
-        return kept[1]
 
     def key(self, name: str | None) -> str:
         """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""

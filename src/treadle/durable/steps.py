@@ -19,7 +19,6 @@ from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooL
 from treadle.core.model import OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
-from treadle.durable.branches import place_here
 from treadle.durable.children import cancel_all, open_children, read
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
@@ -52,15 +51,15 @@ class Durable(StepTaker):
 
     def waiting(self, wait: Wait) -> Waiting[Any]:
         """The wait as the function awaits it."""
-        return Waiting(wait, self.awaited(wait.request.key, lambda: self.over(wait)))
+        return Waiting(wait, self._unawaited.add(wait.request.key, self.over(wait)))
 
     async def over(self, wait: Wait) -> Any:
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
+        self._unawaited.forget(request.key)
         self.stay(request.key)
         self._on_loop(request.key)
-        if place_here() == request.branch.place:
-            self.checkpoints.decide(request.branch)
+        self.checkpoints.decide_at(request)
         await self.leave_caught()
         await self.reached(request, wait.kind)
         try:
@@ -80,8 +79,10 @@ class Durable(StepTaker):
         await self.leave_caught()
         self.checkpoints.reach(wait.request, wait.kind)
         try:
-            if (pending := await self._look(wait)) is not None:
-                self.leave(self.suspended_for(pending))
+            while (pending := await self._look(wait)) is not None:
+                if not self.short_waits.fits(pending):
+                    self.leave(self.suspended_for(pending))
+                await self.short_waits.hold(pending)
             return await self._value_of(wait)
         except time_limits.TimePassed:
             await wait.drop()
@@ -115,7 +116,7 @@ class Durable(StepTaker):
         parts = parts_of(waits)
         for name, part in parts.items():
             waiting: Any = waits[name]
-            self.forget(part.request.key)
+            self._unawaited.forget(part.request.key)
             waiting.close()
         return parts
 

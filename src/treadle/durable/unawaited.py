@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from treadle.core.errors import BadStep
@@ -15,18 +15,13 @@ class Unawaited:
     def __init__(self) -> None:
         self._coroutines: dict[str, Coroutine[Any, Any, Any]] = {}
 
-    def add(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """A coroutine that does the work of this step once it is awaited."""
-
-        async def begun() -> Any:
-            self._coroutines.pop(key, None)
-            return await work()
-
-        self._coroutines[key] = coroutine = begun()
-        return coroutine
+    def add(self, key: str, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        """The coroutine, which does the work of this step and calls `forget` when it begins."""
+        self._coroutines[key] = work
+        return work
 
     def forget(self, key: str) -> None:
-        """The coroutine is closed without having begun: something else does its work."""
+        """The coroutine has begun, or is closed because something else does its work."""
         self._coroutines.pop(key, None)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from treadle.core.model import Record
 from treadle.durable.backend import DurableBackend
 from treadle.durable.branches import Branch
 from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest
-from treadle.durable.checksums import checksum_of
+from treadle.durable.fingerprints import checksum_of
 from treadle.durable.step_codec import is_async
 from treadle.policy import cleanups
 

@@ -217,7 +217,7 @@ class CallCodec:
     def decode_result(self, text: str) -> object:
         """The value that `encode_result` encoded, or that another worker wrote in the JSON form of the return
         annotation. Raises BadResult for any other text; a job that raises this is retried."""
-        return self._decode(self._returns(), text)
+        return self._decode(self._result or self._returns(), text)
 
     def decode_value(self, text: str) -> object:
         """The value that `encode_value` encoded. Raises BadResult."""

@@ -89,6 +89,10 @@ class RunnerBackend:
         """A request that is cut off decides nothing: the runner repeats it."""
         return True
 
+    def keeps(self, run: DurableRun) -> bool:
+        """A call returns at once."""
+        return False
+
     async def save(self, run: DurableRun) -> None:
         """Store the new checkpoints. Raises Lost."""
         checkpoints, record = self.durable.checkpoints, run.record

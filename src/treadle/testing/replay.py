@@ -326,6 +326,9 @@ class _Backend:
     def is_cancelled(self, run: DurableRun) -> bool:
         return False
 
+    def keeps(self, run: DurableRun) -> bool:
+        return False
+
     def check(self, run: DurableRun) -> None:
         """The run may take steps."""
 

@@ -69,6 +69,10 @@ class WorkerDurableBackend:
         running = self._state.running.get(run.record.job.id)
         return running is None or running.job_run is not run or running.cancelled
 
+    def keeps(self, run: DurableRun) -> bool:
+        """Whether this run may keep its slot for a short wait. A test's clock is moved by hand, so nothing is short."""
+        return not (self._state.stopping or self._app.in_test or self.is_cancelled(run))
+
     def check(self, run: DurableRun) -> RunningJob:
         """The run, which may store steps. Raises CancelledError if it was cancelled or its job was lost, and NotRunning
         after its end."""

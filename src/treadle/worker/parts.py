@@ -54,6 +54,7 @@ class WorkerHost(RunnerHost, Protocol):
     misfit_wait: float
     redactor: Redactor
     census: Census
+    in_test: bool
 
     @property
     def relay(self) -> Relay | None: ...

@@ -130,7 +130,7 @@ def _details(more: str) -> dict[str, Any]:
         values = _unescaped_all(values)
     details = dict(zip(_DETAILS, values, strict=True))
     details["after"] = tuple(details["after"] or ())
-    details["checkpoints"] = tuple((name, stored) for name, stored in details["checkpoints"] or ())
+    details["checkpoints"] = tuple(map(tuple, details["checkpoints"] or ()))
     for name in ("deadline_at", "ended_at", "expires_at"):
         if details[name] is not None:
             details[name] = float(details[name])  # JSON reads whole seconds as integers
