@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -202,7 +203,16 @@ def test_a_job_is_run_again_forked_paused_and_resumed(order: str, capsys: pytest
     why, _ = said(capsys, "jobs", "explain", order)
     assert "It is paused since" in why
     assert f" by {whoami()}: `treadle jobs resume --url {URL} {order}` queues it again" in why
+    [listed] = json.loads(said(capsys, "jobs", "list", "--json")[0])
+    assert listed["due_at"] is None
+    assert listed["paused_at"].startswith("20")
+    assert re.search(r"ready +order .* paused .* ago", said(capsys, "jobs", "list")[0])
+    shown, _ = said(capsys, "jobs", "show", order)
+    assert re.search(r"^paused +20", shown, re.MULTILINE)
+    assert not re.search(r"^due ", shown, re.MULTILINE)
     assert said(capsys, "jobs", "resume", order)[0] == "resumed 1 job\n"
+    [listed] = json.loads(said(capsys, "jobs", "list", "--json")[0])
+    assert listed["paused_at"] is None
     fork = said(capsys, "jobs", "fork", order, "8")[0].strip()
     [job] = json.loads(said(capsys, "jobs", "list", "--search", fork, "--json")[0])
     assert (job["id"], job["args"]) == (fork, [8])

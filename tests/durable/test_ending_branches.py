@@ -13,6 +13,8 @@ from treadle.policy.cleanups import cleanup_id
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
 
+pytestmark = pytest.mark.usefixtures("tasks")
+
 ONCE = Retry(attempts=1)
 DAY = 86_400
 

@@ -291,3 +291,30 @@ async def test_a_retry_waits_until_the_children_have_been_cancelled(app: App, fa
     assert (await app.jobs.get(job)).state is State.FAILED
     with pytest.raises(Stale, match="its cleanup has not ended"):
         await app.jobs.retry(job)
+
+
+async def test_a_loop_that_was_left_behind_one_that_was_not(app: App, family: Family) -> None:
+    """After a rerun the history has the endings of the first loop, whose children had ids of another round."""
+
+    @app.task(name="fast", retry=ONCE)
+    async def fast() -> None: ...
+
+    @app.task(retry=ONCE)
+    async def parent() -> None:
+        here = current()
+        async for done in here.as_completed([fast.job(), family.quick.job()]):
+            done.result()
+        await here.step("between", family.ledger.plain, "between")
+        async for _ in here.as_completed([family.slow.job(1), family.quick.job()]):
+            break
+        await here.sleep(DAY)
+
+    job = await parent.enqueue()
+    await drain(app)
+    await app.jobs.rerun(job, from_step="between")
+    await drain(app)
+    assert family.ledger.function_done["between"] == 2
+    assert await family.states() == [State.CANCELLED, State.READY]
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert await family.states() == [State.CANCELLED, State.CANCELLED]

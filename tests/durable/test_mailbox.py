@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import waiting
 from tests.durable.kit import AGAIN, error_of
 from tests.kit import Spy, work
 from treadle import (
@@ -24,11 +25,18 @@ from treadle import (
     TooLarge,
     UnknownJob,
     current,
+    flow,
 )
+from treadle.core import ids
 from treadle.core.model import APPLIED, Outcome, Settled
+from treadle.core.query_model import Query
+from treadle.policy.cleanups import is_cleanup
+from treadle.storage.contract import Storage
+from treadle.storage.memory import MemoryStorage
 from treadle.storage.proxy import StorageProxy
 from treadle.testing import HandClock, drain
 from treadle.workflow.mailbox import ANSWER
+from treadle.workflow.signals import signal_id
 from treadle_testkit.shows import shows
 
 
@@ -560,15 +568,90 @@ async def test_ten_thousand_messages_go_through_one_job(app: App, spy: Spy, cloc
         return 0, 0
 
     job = await t.enqueue()
-    for number in range(10_000):
-        await app.jobs.send(job, "add", number)
-        if number % 500 == 499:
-            await drain(app)
-            clock.advance(61)
-            while await spy.inner.prune(1_000):
-                pass
-            if number < 9_999:
-                row = await app.jobs.get(job)
-                assert len(row.checkpoints) < 60
-                assert len((await app.jobs.list(workflow=job.id, limit=1_000)).records) < 40
+    for start in range(0, 10_000, 500):
+        for number in range(start, start + 500, 50):
+            await asyncio.gather(*(app.jobs.send(job, "add", number + at) for at in range(50)))
+        await drain(app)
+        clock.advance(61)
+        while await spy.inner.prune(1_000):
+            pass
+        if start < 9_500:
+            row = await app.jobs.get(job)
+            assert len(row.checkpoints) < 60
+            assert len((await app.jobs.list(workflow=job.id, limit=1_000)).records) < 80
     assert await job.result(0) == (10_000, sum(range(10_000)))
+
+
+@shows("messages that one process sends at the same time take a few calls, and keep their order")
+async def test_messages_that_are_sent_at_the_same_time_go_together(app: App, spy: Spy) -> None:
+    job = await adder(app).enqueue()
+    spy.calls.clear()
+    await asyncio.gather(*(app.jobs.send(job, "add", number, key=f"k{number % 20}") for number in range(1, 41)))
+    assert spy.calls.total() < 20 or isinstance(spy.inner, MemoryStorage)  # whose calls wait for nothing
+    await app.jobs.send(job, "add", 0)
+    await drain(app)
+    assert await job.result(0) == [*range(1, 21)]
+
+
+async def test_a_full_mailbox_takes_as_many_of_the_messages_as_fit(app: App) -> None:
+    job = await adder(app).enqueue()
+    await asyncio.gather(*(app.jobs.send(job, "add", number) for number in range(990)))
+    results = await asyncio.gather(*(app.jobs.send(job, "add", 1) for _ in range(20)), return_exceptions=True)
+    assert [type(result).__name__ for result in results] == ["NoneType"] * 10 + ["MailboxFull"] * 10
+
+
+async def test_a_sender_that_is_cancelled_keeps_no_other_from_sending(app: App) -> None:
+    job = await adder(app).enqueue()
+    sends = [asyncio.create_task(app.jobs.send(job, "add", number)) for number in (1, 2, 3)]
+    await waiting.turn(1)
+    sends[0].cancel()
+    sends[1].cancel()
+    await sends[2]
+    await app.jobs.send(job, "add", 0)
+    await drain(app)
+    assert (await job.result(0))[-1] == 3
+
+
+@shows("senders of several processes that meet in one mailbox pause, and each gets its turn")
+async def test_senders_of_several_processes(app: App, storage: Storage, clock: HandClock) -> None:
+    job = await adder(app).enqueue()
+    others = [App(storage=storage, clock=clock) for _ in range(8)]
+    await asyncio.gather(*(other.jobs.send(job.id, "add", number) for number, other in enumerate(others, 1)))
+    await app.jobs.send(job, "add", 0)
+    await drain(app)
+    assert sorted(await job.result(0)) == [*range(1, 9)]
+
+
+@pytest.mark.parametrize("id", ["a b", "", "a\n", "treadle:signal:1"])
+def test_no_job_has_an_id_with_a_space(id: str) -> None:
+    """The id of a mailbox is a hash of the job's id, a space, and the name: the first space ends the id."""
+    assert ids.problem(id)
+    assert signal_id("a", "b c", 1) != signal_id("a-b", "c", 1)
+
+
+@shows("messages and signals to rows of Treadle's own are refused")
+async def test_rows_of_treadle_receive_nothing(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        here = current()
+        here.on_undo(list)
+        await here.wait_for("a")
+
+    @app.task
+    async def flows() -> Any:
+        return flow(t.job(), t.job())
+
+    job, other = await t.enqueue(), await flows.enqueue()
+    await drain(app)
+    await app.schedules.upsert("nightly", t.job(), every=3600)
+    [signal] = (await app.jobs.get(job)).after
+    [schedule] = (await app.storage.find(Query(queue="treadle", limit=10))).records
+    await app.jobs.cancel(job)
+    rows = [row for id in (job.id, other.id) for row in (await app.jobs.list(workflow=id)).records]
+    others = [row.id for row in rows if is_cleanup(row.job) or row.job.task.startswith("treadle.")]
+    assert others
+    own = [signal, schedule.id, *others]
+    for id in own:
+        for send in (app.jobs.send, app.jobs.signal):
+            with pytest.raises(Stale, match="row of Treadle's own, which receives no 'a'"):
+                await send(id, "a", 1)

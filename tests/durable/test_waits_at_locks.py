@@ -13,6 +13,8 @@ from treadle import App, State, current
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
 
+pytestmark = pytest.mark.usefixtures("tasks")
+
 Program = Callable[[Callable[[int], Any]], Awaitable[list[int]]]
 
 

@@ -77,18 +77,11 @@ async def test_a_task_group_of_branches_with_steps(app: App, clock: HandClock, p
             branches = [group.create_task(branch(page)) for page in pages_called]
         return [task.result() for task in branches]
 
-    @app.task
-    async def named() -> list[str]:
-        async def one(page: int) -> int:
-            return int(await pages.call(page))
-
-        waits = [asyncio.ensure_future(one(page)) for page in pages_called]
-        done, _ = await asyncio.wait(waits)
-        return [str(len(done))]
-
     job = await boss.enqueue()
     await drain(app)
-    assert "is taken in two branches" in await error_of(app, job)  # one name in three branches at the same time
+    error = await error_of(app, job)  # one name in three branches at the same time
+    assert "is taken in two branches" in error
+    assert "name=f'fetch:{i}'" in error
 
     async def called(page: int, wait: Any) -> str:
         here = current()
@@ -365,3 +358,84 @@ async def test_a_branch_next_to_the_body_of_its_group(app: App, clock: HandClock
     await drain(app)
     assert await job.result(0) == "done"
     assert ledger.function_done == {"before": 1, "branch": 1, "body": 1, "more": 1}
+
+
+# --- names of the waits of branches
+
+
+async def every_wait(here: Any, fetch: Any, branch: int, **named: Any) -> list[Any]:
+    """One of each wait in one branch. `named`: the name that it gives to each."""
+    async with here.timeout(3600, **named):
+        page = await here.call(fetch.job(branch), **named)
+        pages = await here.map([fetch.job(branch), fetch.job(branch + 1)], **named)
+        ended = [done.result() async for done in here.as_completed([fetch.job(branch)], **named)]
+        await here.sleep(branch, **named)
+        first = await here.first(*named.values(), page=here.call(fetch.job(9), name=f"race:{branch}"))
+    return [page, pages, ended, first]
+
+
+@shows("each wait of branches that run at the same time has a name of its own")
+async def test_every_wait_in_branches_that_run_at_the_same_time(app: App, clock: HandClock, pages: Pages) -> None:
+    @app.task
+    async def boss() -> list[Any]:
+        here = current()
+        return await asyncio.gather(*(every_wait(here, pages.fetch, n, name=f"branch:{n}") for n in (1, 2)))
+
+    job = await boss.enqueue()
+    for _ in range(3):
+        await drain(app)
+        clock.advance(2)
+    assert await job.result(0) == [[10, [10, 20], [10], ("page", 90)], [20, [20, 30], [20], ("page", 90)]]
+
+
+ALONE = (
+    (lambda here, fetch: here.call(fetch.job(1)), "name=f'fetch:{i}'"),
+    (lambda here, fetch: here.map([fetch.job(1)]), "name=f'fetch:{i}'"),
+    (lambda here, fetch: anext(here.as_completed([fetch.job(1)])), "name=f'fetch:{i}'"),
+    (lambda here, fetch: here.first(late=here.sleep(1, name=f"s{id(asyncio.current_task())}")), "first(f'first:{i}'"),
+    (lambda here, fetch: here.timeout(5).__aenter__(), "name=f'timeout:{i}'"),
+    (lambda here, fetch: here.sleep(5), "name=f'sleep:{i}'"),
+    (lambda here, fetch: here.receive("a"), "before the branches begin"),
+)
+
+
+@pytest.mark.parametrize(("wait", "cure"), ALONE, ids=lambda value: value if isinstance(value, str) else "")
+async def test_the_error_names_what_the_wait_has(app: App, pages: Pages, wait: Any, cure: str) -> None:
+    @app.task
+    async def boss() -> None:
+        async def branch() -> None:
+            await wait(current(), pages.fetch)
+            await current().sleep(60, name="end")
+
+        await asyncio.gather(branch(), branch())
+
+    job = await boss.enqueue()
+    await drain(app)
+    assert cure in await error_of(app, job)
+
+
+@shows("branches answer the messages of one mailbox in any order")
+async def test_branches_answer_in_any_order(app: App, clock: HandClock, told: Told) -> None:
+    @app.task
+    async def boss() -> None:
+        here = current()
+
+        async def answer(ask: Any) -> None:
+            await here.sleep(ask.value, name=f"think:{ask.value}")
+            await ask.answer(ask.value * 2)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(answer(await here.receive_ask("double", returns=int)))
+        await here.sleep(60)
+
+    job = await boss.enqueue()
+    async with work(app, concurrency=1):
+        first = asyncio.create_task(app.jobs.ask(job, "double", 20, timeout=60))
+        await told.until("waiting", id=job.id)
+        second = asyncio.create_task(app.jobs.ask(job, "double", 10, timeout=60))
+        await told.until("deferred", id=job.id)
+        clock.advance(10)
+        assert await second == 20
+        clock.advance(10)
+        assert await first == 40

@@ -27,7 +27,7 @@ from treadle.admin.stored_values import arguments
 from treadle.blobs.objects import FolderObjects, ObjectEntry
 from treadle.core.model import NewJob
 from treadle.core.query_model import Query
-from treadle.core.stored_text import offloaded
+from treadle.core.stored_text import offloaded, placeholder
 from treadle.storage.contract import Storage
 from treadle.storage.memory import MemoryStorage
 from treadle.storage.payloads import PayloadStorage
@@ -334,3 +334,44 @@ async def test_a_forged_reference_reads_no_other_job(app: App, plain: Storage) -
     await plain.enqueue([NewJob(id="forged:2", task=victim.task, payload=payload)])
     await drain(app)
     assert (await app.jobs.get("forged:2")).state == "failed"
+
+
+@shows("a step's result of more than 1 MiB goes to the blob store, and without one the refusal names it")
+async def test_a_result_of_a_step_that_is_larger_than_a_row_may_have(
+    app: App, plain: Storage, tmp_path: Path, clock: HandClock
+) -> None:
+    runs = list[str]()
+
+    def crawl() -> str:
+        runs.append("crawl")
+        return "x" * (3 * 2**20)
+
+    async def take() -> int:
+        pages = [await current().step("crawl", crawl) for _ in range(2)]
+        if len(runs) == 2:
+            runs.append("failed")
+            raise ValueError("once more")
+        return sum(map(len, pages))
+
+    task = app.task(name="take", retry=Retry(base=0.0, jitter=0.0))(take)
+    job = await task.enqueue()
+    await drain(app)
+    assert await job.result(5) == 6 * 2**20
+    assert runs == ["crawl", "crawl", "failed"]
+    stored = dict((await row_of(plain, job.id)).checkpoints)
+    assert [len(stored[name]) < 200 for name in ("crawl", "crawl#2")] == [True, True]
+    assert "in the blob store" in placeholder(stored["crawl"])  # type: ignore[operator]
+
+    fork = await app.jobs.fork(job.id, from_step="crawl#2")
+    await app.jobs.rerun(job.id, from_step="crawl#2")
+    await drain(app)
+    assert [await one.result(5) for one in (job, fork)] == [6 * 2**20] * 2
+    assert runs == ["crawl", "crawl", "failed", "crawl", "crawl"]
+    assert files(tmp_path) == {job.id, fork.id}
+
+    async with App(storage=plain) as without:
+        failed = await without.task(name="take", retry=Retry(attempts=1))(take).enqueue()
+        await drain(without)
+        error = (await without.jobs.get(failed.id)).error or ""
+        assert "limit 1,048,576" in error or "1,048,576" in error
+        assert "give the app a blob store with App(blobs=...), or store the data elsewhere" in error

@@ -41,8 +41,8 @@ SURFACE = {
     """,
     "Worker": "concurrency health name run running start stop",
     "current()": """
-        after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lost
-        map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
+        after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lock
+        lost map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
         sleep state step step_key sync task timeout transaction upstream version wait wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
@@ -52,8 +52,9 @@ SURFACE = {
 
 # classes that these objects take or return, and that no public module exports
 REACHED = """
-    AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits MetricsReader
-    Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When Workflow Workflows
+    AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits Lock
+    MetricsReader Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When
+    Workflow Workflows
 """
 
 

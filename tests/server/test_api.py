@@ -265,6 +265,9 @@ async def test_pause_resume_rerun_and_fork(call: Client) -> None:
     assert (status, problem["error"], "it has not begun" in problem["message"]) == (409, "stale", True)
     assert len(await claim(call, queues=[["q", 1]])) == 1
     assert await call("POST", f"/v1/jobs/{id}/pause") == (200, {"jobs": 1})
+    _, job = await call("GET", f"/v1/jobs/{id}")
+    assert job["due_at"] is None
+    assert job["paused_at"] >= job["created_at"]
     assert await call("POST", f"/v1/jobs/{id}/rerun") == (200, {"jobs": 1})
     status, problem = await call("POST", f"/v1/jobs/{id}/rerun", {"from_step": "charge"})
     assert (status, problem["error"]) == (422, "bad_option")

@@ -102,6 +102,37 @@ async def test_a_token_to_work_and_read_is_enough_for_marks(url: str, behind: Ap
         assert await run_all(app, await app.jobs.handle(sent.id)) == [True]
 
 
+@shows("a worker over HTTP with the rights of one queue takes locks; one that another queue has used is waited for")
+async def test_a_bound_worker_takes_locks(url: str, behind: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.durable.exclusive.FOREIGN_LOCK", 0.05)
+
+    @behind.task(queue="other")
+    async def other() -> None:
+        async with current().lock("theirs"):
+            pass
+
+    deferred = Told(app := App(url, token="mine"))
+    async with app, Worker(behind, ["other"], poll=0.05):
+
+        @app.task(queue="mine")
+        async def book(name: str) -> bool:
+            async with current().lock(name) as number:
+                await current().sleep(0.01)
+                return number > 0
+
+        sent = [await book.enqueue("ours") for _ in range(3)]
+        async with Worker(app, ["mine"], poll=0.05):
+            assert [await job.result(timeout=20) for job in sent] == [True] * 3
+            await (await other.enqueue()).result(timeout=20)
+            job = await book.enqueue("theirs")
+            await deferred.until("deferred", times=2, id=job.id)
+    [lock] = [row for row in (await behind.jobs.list(queue="other")).records if row.job.key == "treadle.lock theirs"]
+    await behind.jobs.cancel(lock)
+    async with App(url, token="mine") as app:
+        app.task(queue="mine", name=book.name)(book.function)
+        assert await run_all(app, await app.jobs.handle(job.id)) == [True]
+
+
 async def test_a_job_that_waited_for_jobs_of_another_queue_is_ended_by_the_server(url: str, behind: App) -> None:
     """Its worker may not read the results of those jobs, so it would run the job without them."""
     up = NewJob(id="up", task="t", queue="other", function_done=True)

@@ -240,6 +240,15 @@ async def test_a_call(site: Site) -> None:
     assert await fourth.step("second", call=child()) == answer, "the function has caught it"
 
 
+async def test_a_call_without_a_task_or_with_a_payload_that_is_no_json(site: Site) -> None:
+    run = await site.run()
+    assert "expected a job with a `task`" in await run.step("first", 422, call=child(""))
+    for payload in ("", "[1", "no json"):
+        assert "expected a `payload` of JSON" in await run.step("first", 422, call=child(payload=payload))
+    assert (await site.row(run)).checkpoints == (), "the step may be taken again, with a right job"
+    assert await run.step("first", call=child()) == {"status": "suspended"}
+
+
 async def test_a_call_of_a_job_with_a_key_or_an_id(site: Site) -> None:
     run = await site.run()
     for fields in ({"key": "one"}, {"id": "chosen"}):
@@ -265,7 +274,7 @@ async def test_a_call_of_a_job_with_a_key_or_an_id(site: Site) -> None:
         ("charge", {"after": "nothing"}, "step 'nothing': is not recorded"),
         ("charge#2", {}, "printable characters without '#'"),
         ("treadle:act", {}, "or begin with 'treadle:'"),
-        ("charge", {"result": 1, "sleep": 1}, "at most one of result, failure, sleep, wait and call"),
+        ("charge", {"result": 1, "sleep": 1}, "at most one of result, failure, sleep, wait, call and lock"),
         ("charge", {"after": "charge", "sleep": -1}, "sleep"),
         ("charge", {"after": "charge", "lease": -1}, "lease"),
         ("charge", {"after": "charge", "call": {"id": "", "task": "treadle.flow.x"}}, "are Treadle's own"),
@@ -432,6 +441,24 @@ async def test_a_runner_gets_no_cleanup_job(site: Site) -> None:
     [cleanup] = [row for row in (await site.app.jobs.list(parent=run.id)).records if row.job.task]
     assert await site.claim() == []
     assert (await site.app.jobs.get(cleanup.id)).state == "succeeded"
+
+
+@shows("a runner waits for a lock without holding a job, and leaves it")
+async def test_a_lock_of_runners(site: Site) -> None:
+    first, second = await site.run(), await site.run()
+    entered = await first.step("x", lock=True)
+    assert (entered["status"], entered["step"]) == ("done", "lock:x")
+    assert (await second.step("x", lock=True))["status"] == "suspended"
+    assert (await first.step("begin", result=1))["status"] == "done"
+    assert "this job has the lock" in await first.step("x", 422, lock=True)
+    assert await first.step("x", lock=False) == {"status": "done", "step": "begin"}
+    assert (await first.step("end", result=1))["status"] == "done"
+    assert "does not have the lock" in await first.step("x", 422, lock=False)
+    [again] = await site.claim()
+    assert again.id == second.id
+    assert (await again.step("x", lock=True))["result"] == entered["result"] + 1
+    assert await again.report(state="succeeded") == "applied"
+    assert "at most one of" in await first.step("x", 422, lock=True, sleep=1)
 
 
 async def test_the_child_of_a_paused_job_of_a_runner_ends_with_it(site: Site) -> None:

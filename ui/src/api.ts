@@ -308,6 +308,7 @@ export interface Job {
   worker: string | null;
   blocked_on: string | null;
   due_at: number | null;
+  paused_at: number | null;
   created_at: number;
   started_at: number | null;
   ended_at: number | null;
@@ -754,7 +755,7 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "child" | "once" | "patch" | "signal" | "sleep" | "step";
+  kind: "child" | "lock" | "once" | "patch" | "signal" | "sleep" | "step";
   value: Json;
   until: number | null;
   done: boolean;

@@ -15,7 +15,7 @@ from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import Stale
 from treadle.core.job import JobSpec
 from treadle.core.model import OURS, Outcome, Record, State
-from treadle.durable import forked, open_children_of, rewound
+from treadle.durable import forked, open_children_of, rewound, turns_given_up
 from treadle.policy import attempts
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
@@ -30,6 +30,7 @@ from treadle.storage.row_rules import within
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 from treadle.workflow import after_cleanup, rows_of
+from treadle.workflow.locks import given_up
 
 
 class Looks(Protocol):
@@ -75,18 +76,24 @@ class Again:
             if row.function_done and not row.state.final:
                 raise Stale(row.id, f"{row.state}: its function has run; cancel it first")
             outcome = rewound(row, step)
-            if children := await self._open_children(row):
-                self._check_reach(row, children)
-                if row.state.final or is_paused(row):
-                    await self._acts.cancel(children, tree=True)
-                else:
-                    await self._acts.settle([row], paused)
+            children, turns = await self._open_children(row), await self._turns(row, step)
+            self._check_reach(row, [*children, *turns])
+            is_still = row.state.final or is_paused(row)
+            if (children or turns) and not is_still:
+                await self._acts.settle([row], paused)
+                continue
+            if children:
+                await self._acts.cancel(children, tree=True)
                 continue
 
             def fits(now: Record, version: int = row.version, outcome: Outcome = outcome) -> Outcome | None:
+                if now.id != outcome.id:
+                    return given_up(now)
                 return outcome if now.version == version else None
 
             if await self._acts.settle([row], fits, raising=True):
+                if turns:
+                    await self._acts.settle(turns, fits)
                 return
         raise Stale(id, f"it changed {TRIES} times during this call; repeat the call")
 
@@ -115,6 +122,11 @@ class Again:
         ids = [*(row.after if row.function_done else ()), *open_children_of(row)]
         children = [one for one in await rows_of(self._client.get, ids) if one.job.parent == row.id]
         return [one for one in children if one.job.task and not one.state.final]
+
+    async def _turns(self, row: Record, step: str | None) -> Sequence[Record]:
+        """The open turns of locks of which the job keeps no entry."""
+        turns = await rows_of(self._client.get, turns_given_up(row, step))
+        return [turn for turn in turns if not turn.state.final and row.id in turn.after]
 
     def _check_reach(self, row: Record, children: Sequence[Record]) -> None:
         """Raise Stale if the caller may not cancel all of these children, before anything is changed."""

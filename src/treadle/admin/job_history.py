@@ -52,17 +52,17 @@ class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
     kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
-           timed out. "child": another job, or several. "patch": a marker of `current().patched`. "once": a key of
-           `current().once`; the last ten are known
+           timed out. "child": another job, or several. "patch": a marker of `current().patched`. "lock": a lock; the
+           value is its number, if the job has it. "once": a key of `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
     until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
-           step that is tried again
+           step that is tried again, a lock that the job has or waits for
     failed  whether later runs raise the error of the step, or, if it is tried again, its last try has failed
     """
 
     name: str
-    kind: Literal["step", "sleep", "signal", "child", "patch", "once"]
+    kind: Literal["step", "sleep", "signal", "child", "patch", "lock", "once"]
     value: Any = None
     until: float | None = None
     done: bool = True
@@ -163,6 +163,9 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Deco
         until = entry.until if isinstance(entry.until, float) else None
         kind: Literal["step", "signal", "child"] = "child" if entry.child else "step"
         return Step(name=name, kind=kind, value=entry.failure.words, until=until, done=until is None, failed=True)
+    if entry.lock:
+        number = value(entry.result) if entry.result is not None else None
+        return Step(name=name, kind="lock", value=number, done=bool(entry.exit))
     if entry.child and not entry.has_value:
         return Step(name=name, kind="child", value=entry.child, done=False)
     if isinstance(entry.until, float) and name.startswith("wait:"):

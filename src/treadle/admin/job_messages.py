@@ -12,19 +12,23 @@ from msgspec.structs import replace
 from treadle.admin.job_filters import id_of
 from treadle.admin.job_looks import JobLooks
 from treadle.admin.known_names import listener
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.errors import AskRefused, BadOption, IdTaken, Stale, StorageError, TooLarge
 from treadle.core.job import JobSpec
 from treadle.core.model import ERROR, EXPIRED, PUBLISHED, Record, State
+from treadle.core.ranges import OWN
 from treadle.core.similar_names import near
 from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
+from treadle.policy.cleanups import is_cleanup
 from treadle.policy.retry import seconds
+from treadle.producer import Sent
 from treadle.serialization import call_codec
 from treadle.storage import check_stays, whole_row
 from treadle.storage.contract import Storage
 from treadle.tasks.options import name_of
 from treadle.tasks.when import HasId
-from treadle.workflow.mailbox import ANSWER, Message, check_answer, finish, new_message, send
+from treadle.workflow.mailbox import ANSWER, Message, check_answer, finish, new_message
 from treadle.workflow.signals import signal_name
 
 T = TypeVar("T")
@@ -56,7 +60,7 @@ class JobMessages(JobLooks):
         row = await self._recipient(id_of(job), name)
         waits = await self._awaited_names(row)
         message = new_message(row.job.id, name, text, None, is_signal=True)
-        await send(await self._storage(), row, message, self.reach)
+        await self._client.mailboxes.send(Sent(await self._storage(), row, message, self.reach))
         _warn(row, name, waits)
 
     async def send(self, job: HasId | str, name: str, value: object = None, *, key: str | None = None) -> None:
@@ -138,7 +142,7 @@ class JobMessages(JobLooks):
         try:
             await self._check_open(row, message.name)
             waits = await self._awaited_names(row)
-            await send(storage, row, message, self.reach)
+            await self._client.mailboxes.send(Sent(storage, row, message, self.reach))
             _warn(row, message.name, waits)
         except Stale:
             [answer] = await storage.get([ANSWER + message.tag])
@@ -163,7 +167,7 @@ class JobMessages(JobLooks):
             if error.id in (spec.id, *(row.id for row in rows)):
                 return spec.id  # another call has stored the job meanwhile
             raise
-        await finish(await self._storage(), first.id)
+        await finish(await self._storage(), [first.id])
         return None if job.id == spec.id else job.id
 
     async def _recipient(self, id: str, name: str) -> Record:
@@ -173,7 +177,9 @@ class JobMessages(JobLooks):
         return row
 
     async def _check_open(self, row: Record, name: str) -> None:
-        """Raise Stale for a job that receives no value any more."""
+        """Raise Stale for a job that receives no value (any more)."""
+        if not row.job.task or row.job.queue == SYSTEM_QUEUE or row.job.task.startswith(OWN) or is_cleanup(row.job):
+            raise Stale(row.job.id, f"{row.state}; it is a row of Treadle's own, which receives no {name!r}")
         if row.state.final or row.function_done:
             await check_stays(await self._storage())
             how = str(row.state) if row.state.final else "waiting for its children"

@@ -22,6 +22,8 @@ from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, read_entry
 from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
+from treadle.policy.pauses import due_at, paused_at
+from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
@@ -86,6 +88,8 @@ def _became(name: str, text: str) -> str:
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
     if entry.is_tried and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
+    if entry.lock and not entry.exit and not failure:
+        return "has the lock" if entry.has_value else "waits for the lock"
     if entry.child and entry.result is None and not failure:
         return f"waits for {'its jobs' if entry.child == 'many' else entry.child}"
     if entry.cut:
@@ -100,6 +104,8 @@ def _became(name: str, text: str) -> str:
 
 def _name(row: Record) -> str:
     """The name of the task, or the kind of a row without a task."""
+    if (lock := lock_of(row.job)) is not None:
+        return f"(lock {lock.lock})"
     if row.job.task:
         return f"{row.job.task} (cleanup)" if is_cleanup(row.job) else row.job.task
     signal = signal_name(row)
@@ -113,7 +119,9 @@ def what(row: Record, now: float) -> str:
         held = f"for {lasts(max(0.0, now - (row.started_at or now)))}"
         return f"{held}, {note_of(row)}" if row.note else held
     if row.state is State.READY and row.queue_position is None:
-        when = f"blocked by {row.blocked_on}" if row.blocked_on else f"due {age(row.due_at, now)}"
+        since = paused_at(row)
+        when = f"due {age(row.due_at, now)}" if since is None else f"paused {age(since, now)}"
+        when = f"blocked by {row.blocked_on}" if row.blocked_on else when
         return f"{when}: {because}" if because else when
     if row.state is State.WAITING:
         return f"for {row.pending} of {len(set(row.after))} jobs" if row.after else "to be settled"
@@ -159,7 +167,7 @@ def plain(app: App, row: Record) -> dict[str, Any]:
     """A job for programs. Times are ISO 8601 in UTC, durations are in seconds."""
     args, kwargs = stored_values.carried_call(*call_of(app, row), row.job.payload, ENCODE)
     job = row.job
-    times = ("created_at", "due_at", "started_at", "ended_at", "deadline_at", "expires_at")
+    times = ("created_at", "started_at", "ended_at", "deadline_at", "expires_at")
     return {
         **picked(job, "id", "task", "queue", state=str(row.state), reason=row.reason),
         "args": args,
@@ -179,6 +187,8 @@ def plain(app: App, row: Record) -> dict[str, Any]:
         "note": json_of(row.note),
         "blocked_on": row.blocked_on if row.queue_position is None else None,
         **{name: iso(getattr(row, name)) for name in times},
+        "due_at": iso(due_at(row)),
+        "paused_at": iso(paused_at(row)),
     }
 
 
@@ -216,7 +226,8 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("progress", note_of(row)),
         ("created", stamp(row.created_at, now)),
         ("started", stamp(row.started_at, now)),
-        (due, stamp(row.due_at, now) if not row.state.final else None),
+        (due, stamp(due_at(row), now) if not row.state.final else None),
+        ("paused", stamp(paused_at(row), now)),
         ("deadline", stamp(row.deadline_at, now)),
         ("ended", stamp(row.ended_at, now)),
         ("kept until", stamp(row.expires_at, now)),

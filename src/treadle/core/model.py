@@ -53,6 +53,9 @@ MAILBOX: Final = "treadle:mailbox:"
 # Prefix of the checkpoints with the values that a function has published; the name follows.
 PUBLISHED: Final = "treadle:published:"
 
+# Name of the checkpoint of a lock's row that names its last turn.
+LAST_TURN: Final = "treadle:turn"
+
 # Name of the checkpoint with the version of the task that has taken the first step of a durable job.
 BEGUN_WITH: Final = "treadle:version"
 

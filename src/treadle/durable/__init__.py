@@ -19,6 +19,10 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
+from treadle.durable.exclusive import LOCKED as LOCKED
+from treadle.durable.exclusive import Lock as Lock
+from treadle.durable.exclusive import LockWait as LockWait
+from treadle.durable.exclusive import leave as leave
 from treadle.durable.failures import Failure as Failure
 from treadle.durable.mailbox import Ask as Ask
 from treadle.durable.mailbox import MailboxWait as MailboxWait
@@ -32,11 +36,13 @@ from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait
 from treadle.durable.many_children import plain as plain
 from treadle.durable.patches import PATCHED as PATCHED
+from treadle.durable.pending import Pending as Pending
 from treadle.durable.races import First as First
 from treadle.durable.rewind import after_undos as after_undos
 from treadle.durable.rewind import forked as forked
 from treadle.durable.rewind import forked_from as forked_from
 from treadle.durable.rewind import rewound as rewound
+from treadle.durable.rewind import turns_given_up as turns_given_up
 from treadle.durable.run_locks import Once as Once
 from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
@@ -46,4 +52,5 @@ from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
 from treadle.durable.tries import step_options as step_options
 from treadle.durable.waits import Sleep as Sleep
+from treadle.durable.waits import Wait as Wait
 from treadle.durable.waits import Waiting as Waiting

@@ -1,4 +1,4 @@
-"""What the tasks of a run await, and whether something other than its parked waits may let one of them continue.
+"""The awaits of the tasks of a run, and whether something other than its parked waits may let one of them continue.
 
 The tasks of a run are that of its function, those that have used durable code, and those that these await. A task at a
 lock, event or queue of asyncio waits for another task of the run if that has the object in a variable, and continues
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Await(NamedTuple):
-    """What one task awaits.
+    """The awaits of one task.
 
     chain      its coroutines, each awaited by the one before it
     all_of     the tasks of which it awaits all
@@ -58,7 +58,7 @@ def others_of(
 
     known    tasks that have used durable code
     root     the task of the function
-    refuses  False: never raise Refused. What a job has done behind its waits is not refused at its end
+    refuses  False: never raise Refused. At the end of a job, code behind its waits is not refused
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()
     if root is not None:
@@ -90,7 +90,7 @@ def groups_of(known: Iterable[Task], root: Task | None) -> list[asyncio.TaskGrou
 
 
 def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | None:
-    """What this task awaits; None: it is about to run. Raises Refused if it `refuses`."""
+    """The awaits of this task; None: it is about to run. Raises Refused if it `refuses`."""
     chain = list(_chain(task))
     if refuses:
         _refuse_races(task, chain)

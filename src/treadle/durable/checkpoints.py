@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -28,11 +27,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import CODE, UNREADABLE, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import UNREADABLE, BadStep, StepMismatch
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import FORMS, lacks
 from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
 from treadle.durable.failures import Failure
+from treadle.durable.history_size import HistorySize
 from treadle.tasks.options import Sizes
 
 log = logging.getLogger("treadle")
@@ -64,6 +64,9 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
     order: list[int] | UnsetType = UNSET  # of several jobs, the indexes of those whose results the value has
+    lock: str = ""  # of a lock, the turn of the job
+    row: str = ""  # of a lock, its own row
+    exit: int = 0  # of a lock that was left: LEAVING until its turn is known to have ended
     of: Any = UNSET  # of a call, the tasks that encoded its result, if it is not that of the job's own function
 
     @property
@@ -85,6 +88,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
+LEAVING, LEFT = 1, 2
 # Kinds of requests: a mark is not awaited, and a call is that of a step's function.
 STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 
@@ -110,24 +114,29 @@ class StepRequest(Struct, frozen=True):
 
 
 class Raised(NamedTuple):
-    """An error that a step raised, and the task that called the step's function (None: a thread did)."""
+    """An error that a step raised, and the task that called the step's function (None: a thread did). An error that has
+    left the block of a lock has `leave` instead, which leaves the lock if the function catches it."""
 
     request: StepRequest
-    failure: Failure
+    failure: Failure | None
     task: object
+    leave: Callable[[], Awaitable[None]] | None = None
 
 
 class Checkpoints:
     """The steps of one job, stored before or in this run."""
 
-    def __init__(self, job: str, stored: Pairs, sizes: Sizes, place: object = None, round: int = 0) -> None:
+    def __init__(
+        self, job: str, stored: Pairs, sizes: Sizes, place: object = None, round: int = 0, offload: int = 0
+    ) -> None:
         """`place`: the task or thread that runs the job's function; None: the one that asks for the first step.
-        `round`: how often the job was reopened."""
-        self.job, self._sizes, self.round = job, sizes, round
+        `round`: how often the job was reopened. `offload`: bytes above which a text goes to the blob store; 0: there is
+        none."""
+        self.job, self.round, self.size = job, round, HistorySize(job, sizes, offload)
         self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
-        self._most, texts = sizes.steps, list[str]()
+        texts = dict[str, str]()
         for key, text in stored:
             if key.startswith(OURS):
                 continue
@@ -139,30 +148,31 @@ class Checkpoints:
                 raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
             if entry.failure is not UNSET and _is_forgotten(entry.failure, round):
                 continue  # an operator has reopened the job, so that it tries this step again
-            self.entries[key] = entry
-            texts.append(text)
-        self._size = _bytes_of(self.entries) + _bytes_of(texts)
+            self.entries[key], texts[key] = entry, text
+        self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
         self._asked: dict[str, tuple[Position, int]] = {}  # behind the last step of each name, and how many it has
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
+        self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
         self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
+        self.if_cut_off: dict[str, Callable[[], None]] = {}  # called if it is decided that this was cut off
         self._root = None if place is None else Branch(self, place, "")
         self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
 
     # --- asking for steps
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
-        """The next step of that name. Raises BadStep, StepMismatch, and TooLarge if there are too many steps."""
-        branch, before = self.here(), self._asked.get(name)
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
+        """The next step of that name. `key`: its key, if that does not depend on the order of the branches. Raises
+        BadStep, StepMismatch, and TooLarge if there are too many steps."""
+        branch, before = self.here(), None if key is not None else self._asked.get(name)
+        is_numbered, count = key is None, 1 if before is None else before[1] + 1
         if before is None:
             check_name(name)
-            count, key = 1, name
-        else:
-            if before[0].branch is not branch:
-                self._own(name, branch, before[0])
-            count = before[1] + 1
-            key = f"{name}#{count}"
+        elif before[0].branch is not branch:
+            self._own(name, branch, before[0])
+        if key is None:
+            key = name if count == 1 else f"{name}#{count}"
         if self._raised:
             self.decide(branch)
         entry, after = self.entries.get(key), branch.last
@@ -173,7 +183,8 @@ class Checkpoints:
         request = StepRequest(key, after, entry, branch, args)
         branch.last, branch.taken = key, branch.taken + 1
         position = Position(branch, key, branch.taken)
-        self._asked[name] = position, count
+        if is_numbered:
+            self._asked[name] = position, count
         position_here.set(position)
         self._open.add(key)
         if branch.outer:
@@ -222,8 +233,8 @@ class Checkpoints:
         if taken.last in self._open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
-                "is taken in two branches or steps that have no order, so a later run could not tell them apart; give "
-                f"each its own name, such as f'{name}:{{i}}'",
+                "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
+                f"{_own_name(name)}",
             )
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
@@ -237,10 +248,7 @@ class Checkpoints:
         there = None if after.endswith("&") else self._next.get(after)
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
-        if len(self.entries) >= self._most:
-            error = TooLarge(f"the list of steps of job {self.job}", len(self.entries) + 1, self._most)
-            error.fails_as = CODE
-            raise error
+        self.size.refuse_more(len(self.entries))
 
     @contextmanager
     def within(self, request: StepRequest) -> Iterator[None]:
@@ -259,6 +267,10 @@ class Checkpoints:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
         self._raised[request.key] = Raised(request, failure, place_here())
 
+    def left_by_error(self, request: StepRequest, leave: Callable[[], Awaitable[None]]) -> None:
+        """Note that an error leaves the block of a lock here. The lock is left if the function catches it."""
+        self._raised[request.key] = Raised(request, None, place_here(), leave)
+
     def decide_at(self, request: StepRequest) -> None:
         """`decide`, when the function awaits what it requested before: it may have caught an error in between."""
         if self._raised and place_here() == request.branch.place:
@@ -266,13 +278,19 @@ class Checkpoints:
 
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
-        for key, (request, failure, task) in tuple(self._raised.items()):
+        for key, (request, failure, task, leave) in tuple(self._raised.items()):
             if request.branch.has_passed_on(task, branch):
                 del self._raised[key]
+                if leave is not None:
+                    self.leaving.append(leave)
+                if failure is None:
+                    continue
                 before = self.entries.get(key)
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)
                 self.caught.add(key)
+                if (undo := self.if_cut_off.pop(key, None)) is not None:
+                    undo()
 
     # --- storing
 
@@ -280,37 +298,17 @@ class Checkpoints:
         """Add the entry, to be stored. Raises TooLarge, and then adds nothing. Its job fails at once: a further attempt
         would take the same steps. `is_last`: the job fails with it, so it is stored whatever the sizes of the
         others."""
-        text = msgspec.json.encode(entry).decode()
-        size = len(text.encode())
-        if size > defaults.WARN_AT * self._sizes.step:
-            self._warn(f"the result of step {request.key!r} has {size:,} of at most {self._sizes.step:,} bytes")
-        before = self.entries.get(request.key)
-        known = 0 if before is None else len(msgspec.json.encode(before)) + len(request.key.encode())
-        whole = self._size - known + size + len(request.key.encode())
-        if not is_last:
-            if size > self._sizes.step:
-                raise TooLarge.of_result(
-                    f"the checkpoint of step {request.key!r} of job {self.job}", size, self._sizes.step
-                )
-            if whole > self._sizes.checkpoints:
-                of_all = f"the sum of the checkpoints of job {self.job}, with {request.key!r},"
-                raise TooLarge.of_result(of_all, whole, self._sizes.checkpoints)
-        if self._size <= defaults.WARN_AT * self._sizes.checkpoints < whole:
-            self._warn(f"its steps have {whole:,} of at most {self._sizes.checkpoints:,} bytes")
-        if before is None and len(self.entries) + 1 == math.ceil(defaults.WARN_AT * self._sizes.steps):
-            self._warn(f"it has {len(self.entries) + 1:,} of at most {self._sizes.steps:,} steps")
-        self._size = whole
-        self.entries[request.key] = entry
-        self.unsaved[request.key] = text
+        text, key, before = msgspec.json.encode(entry).decode(), request.key, self.entries.get(request.key)
+        replaced = None if before is None else len(msgspec.json.encode(before))
+        self.size.keep(key, len(text.encode()), replaced, len(self.entries), is_last)
+        self.entries[key] = entry
+        self.unsaved[key] = text
 
     def pass_sleep(self, request: StepRequest) -> None:
         """Note that the function has got behind this sleep, with the next call that stores checkpoints."""
         entry = self.entries.get(request.key)
         if entry is not None and not entry.over:
             self.keep(request, replace(entry, over=True))
-
-    def _warn(self, what: str) -> None:
-        log.warning("job %s nears a limit of durable code: %s; current().restart() begins anew", self.job, what)
 
     def note(self, pair: tuple[str, str]) -> None:
         """Store a checkpoint of the engine, which is not a step, with the next call that stores checkpoints."""
@@ -348,16 +346,24 @@ def check_name(name: Any) -> None:
         )
 
 
+def _own_name(name: str) -> str:
+    """How the calls of two branches get keys of their own."""
+    kind, _, own = name.partition(":")
+    if kind in ("wait", "receive"):
+        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
+    if kind == "first":
+        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
+    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
+        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
+    return f"give each its own name, such as f'{name}:{{i}}'"
+
+
 _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 
 
 def running_step() -> str | None:
     """The key of the step whose function runs here; None outside a step."""
     return _running.get()
-
-
-def _bytes_of(texts: Iterable[str]) -> int:
-    return sum(map(len, map(str.encode, texts)))
 
 
 def _is_forgotten(failure: Failure | UnsetType, round: int) -> bool:

@@ -63,30 +63,35 @@ def lives(reopenings: int) -> range:
 def open_children(job: str, round: int, reopenings: int, entries: Mapping[str, Checkpoint]) -> list[str]:
     """The ids of the children of which this history does not say that they have ended: some may have, or may not be
     stored. Those that lost a race are not among them."""
-    open_ids, left = list[str](), _left_in_loops(entries)
+    open_ids, unseen = list[str](), _unseen_in_loops(entries)
     for key, entry in entries.items():
         if not entry.child or is_ended(entry) or entry.lost_race:
             continue
         kind, name = _call_of(key)
         if not entry.jobs:
             open_ids.append(entry.child)
-        elif kind != "as_completed" or left[name] > 0:
+        elif kind != "as_completed" or unseen[name] > 0:
             open_ids += [
                 child_id(job, round, key, life, index) for life in lives(reopenings) for index in range(entry.jobs)
             ]
     return open_ids
 
 
-def _left_in_loops(entries: Mapping[str, Checkpoint]) -> Counter[str]:
+def _unseen_in_loops(entries: Mapping[str, Checkpoint]) -> Counter[str]:
     """How many children of the loops over `as_completed` the function has not received, by the name of the loops."""
-    left = Counter[str]()
+    unseen = Counter[str]()
     for key, entry in entries.items():
         kind, name = _call_of(key)
         if kind == "as_completed":
-            left[name] += entry.jobs
+            unseen[name] += entry.jobs
         elif kind == "ended" and not isinstance(entry.order, UnsetType):
-            left[name] -= len(entry.order)
-    return left
+            unseen[name] -= len(entry.order)
+    return unseen
+
+
+def is_loop(key: str) -> bool:
+    """Whether this is the key of a loop over `as_completed`."""
+    return _call_of(key)[0] == "as_completed"
 
 
 def _call_of(key: str) -> tuple[str, str]:

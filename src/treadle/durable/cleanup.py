@@ -48,15 +48,15 @@ _names = msgspec.json.Decoder(tuple[str, ...]).decode
 class EndedSteps(Checkpoints):
     """The steps of an ended job, and those of its cleanup."""
 
-    def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object) -> None:
-        super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings)
+    def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object, offload: int) -> None:
+        super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings, offload)
         self._ended = ended
         self.theirs = _of_job(row, ended)
         # In the order in which they were stored.
         self.history = {key: entry for key, entry in self.entries.items() if key in self.theirs}
         self.on_effect: Callable[[StepRequest], object] = lambda _: None  # called with each step and call
         # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
-        self._size, self._most = 0, len(self.theirs) + sizes.steps
+        self.size.forget(len(self.theirs))
         self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
         self._cut = {entry.cut for key, entry in self.entries.items() if key in self.theirs and entry.cut}
         self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
@@ -70,8 +70,8 @@ class EndedSteps(Checkpoints):
         self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
         self.passed: set[str] = set()  # what the job had got behind
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
-        request = super().ask(name, args)
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
+        request = super().ask(name, args, key)
         self._note(request)
         if not name.startswith(NO_EFFECT):
             self.on_effect(request)
@@ -181,7 +181,7 @@ class Cleanup(Durable):
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
         super().__init__(run, backend, codec)
         self._ended, self.is_done = ended, False
-        self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place)
+        self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place, backend.offload)
         self.steps.on_effect = self.undos.follow
         self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 

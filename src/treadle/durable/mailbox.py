@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,17 +21,16 @@ from treadle.durable.backend import EARLY
 from treadle.durable.checkpoints import MARK, WAIT, Checkpoint, StepRequest, valued
 from treadle.durable.failures import MESSAGE, Failure
 from treadle.durable.pending import Pending
+from treadle.durable.run_mailboxes import RELEASED
 from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
 from treadle.policy.retry import seconds
-from treadle.policy.rounds import Mailbox, mailbox_note
+from treadle.policy.rounds import mailbox_note
 from treadle.serialization.call_codec import Unstorable, decode_any, encode_any
 from treadle.workflow.mailbox import ANSWER, asked_in, text_of
 from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, is_message, signal_id, signal_row, usable
 
 T_co = TypeVar("T_co", covariant=True)
-
-RELEASED: Final = 32  # rows of received messages that one call releases
 
 
 class MailboxWait:
@@ -55,13 +55,15 @@ class MailboxWait:
         """`ask`: the class of its value, for a message that is answered."""
         self._run, self.request, self._name, self._kind, self._ask = run, request, name, kind, ask
         self._timeout = None if timeout is None else seconds(timeout, "timeout")
+        self._before: int | None = None  # the last row that the job had received before this wait received one
         run.mailboxes.expected.add(name)
 
     async def look(self) -> Pending | None:
         """See `Wait`."""
         run, request, row = self._run, self.request, self._run.run.record
         entry = run.checkpoints.entries.get(request.key)
-        if _is_over(entry):
+        if entry is not None and _is_over(entry):
+            self._may_be_cut_off(entry)
             return None
         run.refuse_message()
         now = run.moment()
@@ -86,32 +88,51 @@ class MailboxWait:
 
     def _take(self, turn: int, stored: Record) -> None:
         """Keep the entry of a message, and how far the mailbox is read."""
-        checkpoints = self._run.checkpoints
+        checkpoints, mailboxes = self._run.checkpoints, self._run.mailboxes
         entry = valued(self.request, text_of(stored), False, turn=turn)
         tag = asked_in(stored)
         checkpoints.keep(self.request, replace(entry, ask=tag) if tag else entry)
-        checkpoints.note(mailbox_note(self._name, Mailbox(turn, self._signalled())))
+        self._before = mailboxes.now(self._name).turn
+        checkpoints.note(mailbox_note(self._name, mailboxes.take(self._name, turn, self._signalled())))
+        self._may_be_cut_off(entry)
+
+    def _may_be_cut_off(self, entry: Checkpoint) -> None:
+        """If it is decided that the function was cut off before it got the value, the job receives it again."""
+        if isinstance(entry.turn, int):
+            self._run.mailboxes.in_flight.add((self._name, entry.turn))
+            self._run.checkpoints.if_cut_off[self.request.key] = partial(self._give_back, entry.turn)
+
+    def _give_back(self, turn: int) -> None:
+        run, name = self._run, self._name
+        run.mailboxes.in_flight.discard((name, turn))
+        run.checkpoints.note(mailbox_note(name, run.mailboxes.give_back(name, turn)))
 
     def _signalled(self) -> int | None:
-        return self._run.mailboxes.stored(self._name).signalled
+        """The round, if the mailbox takes one signal in it."""
+        return None
 
     async def _row(self) -> tuple[int, Record | None]:
         """The row in which this wait and a sender meet. A wait uses the next row when a row has expired."""
-        job, mailboxes = self._run.run.record, self._run.mailboxes
-        used = mailboxes.used(self._name)
-        if (ahead := mailboxes.ahead(self._name, used)) is not None:
-            return ahead
-        start = used + 1
+        job, mailboxes, name, least = self._run.run.record, self._run.mailboxes, self._name, 0
         while True:
-            turns = range(start, start + SEEN_AT_ONCE)
-            rows = await self._run.backend.get([signal_id(job.id, self._name, turn) for turn in turns])
-            for at, (turn, stored) in enumerate(zip(turns, rows, strict=True)):
+            mailbox = mailboxes.now(name)
+            if not mailbox.back and (ahead := mailboxes.ahead(name, mailbox.turn)) is not None:
+                return ahead
+            first = max(least, mailbox.turn + 1)
+            turns = [*mailbox.back, *range(first, first + SEEN_AT_ONCE)]
+            rows = await self._run.backend.get([signal_id(job.id, name, turn) for turn in turns])
+            if mailboxes.now(name) != mailbox:
+                continue  # another branch has received a message since
+            for index, (turn, stored) in enumerate(zip(turns, rows, strict=True)):
+                is_back = turn < first
                 if stored is None:
-                    return turn, None
-                if usable(check_signal(stored, job)):
-                    mailboxes.read_ahead(self._name, turns[at + 1 :], rows[at + 1 :])
+                    if not is_back:
+                        return turn, None
+                elif usable(check_signal(stored, job)) and (is_message(stored) or not is_back):
+                    if not is_back:
+                        mailboxes.read_ahead(name, turns[index + 1 :], rows[index + 1 :])
                     return turn, stored
-            start += SEEN_AT_ONCE
+            least = first + SEEN_AT_ONCE
 
     def value(self) -> Any:
         """See `Wait`."""
@@ -127,28 +148,32 @@ class MailboxWait:
         value = decoded_as(entry.result, self._kind, self.METHOD)
         if self._ask is None:
             return value
-        return self._ask(run, self._name, value, entry.ask if isinstance(entry.ask, str) else "")
+        return self._ask(run, self.request.key, value, entry.ask if isinstance(entry.ask, str) else "")
 
     def _arrived(self, entry: Checkpoint) -> None:
+        """The function gets the value."""
         mailboxes = self._run.mailboxes
         mailboxes.expected.discard(self._name)
+        self._run.checkpoints.if_cut_off.pop(self.request.key, None)
         if isinstance(entry.turn, int):
-            mailboxes.use(self._name, entry.turn)
+            mailboxes.in_flight.discard((self._name, entry.turn))
+            mailboxes.take(self._name, entry.turn)
 
     def _missing(self, job: str, within: str) -> str:
         sends = command("jobs", "send", job, self._name)
         return f"a message in {self._name!r} {within}; {sends} sends one to a later wait"
 
     async def conclude(self) -> None:
-        """Let the storage prune the rows of a group that the job has received. The last one of a group releases it."""
-        run, turn = self._run, self._run.checkpoints.entries[self.request.key].turn
+        """Let the storage prune the rows of a group that the job has received. The first row behind it releases it:
+        the wait for this one may still be cut off."""
+        run, name, turn = self._run, self._name, self._run.checkpoints.entries[self.request.key].turn
         if not isinstance(turn, int):
             return
-        before, last = run.mailboxes.use(self._name, turn), turn // RELEASED * RELEASED
-        if before >= last:
+        last = (turn - 1) // RELEASED * RELEASED
+        if not last or (turn - 1 if self._before is None else self._before) > last:
             return
-        turns = range(last - RELEASED + 1, last + 1)
-        rows = await run.backend.get([signal_id(run.run.record.job.id, self._name, turn) for turn in turns])
+        turns = run.mailboxes.released(name, last - RELEASED + 1)
+        rows = await run.backend.get([signal_id(run.run.record.job.id, name, turn) for turn in turns])
         states = [(row, row.state if row.state.final else State.SUCCEEDED) for row in rows if row is not None]
         if states:
             await run.backend.settle(
@@ -170,7 +195,7 @@ class SignalWait(MailboxWait):
     async def look(self) -> Pending | None:
         """See `Wait`."""
         entry = self._run.checkpoints.entries.get(self.request.key)
-        if not _is_over(entry) and self._name in self._run.mailboxes.received:
+        if (entry is None or not _is_over(entry)) and self._name in self._run.mailboxes.received:
             text = f"this run has already received the signal; wait for another name, such as '{self._name}:2'"
             raise BadStep(self._name, text)
         return await super().look()
@@ -187,9 +212,9 @@ class SignalWait(MailboxWait):
         return f"the signal {self._name!r} {within}; {sends} sends it to a later wait"
 
 
-def _is_over(entry: Checkpoint | None) -> bool:
+def _is_over(entry: Checkpoint) -> bool:
     """Whether the wait has its value, or has timed out."""
-    return entry is not None and (entry.gave_up or entry.has_value)
+    return entry.gave_up or entry.has_value
 
 
 async def end_signals(run: StepTaker) -> None:
@@ -197,7 +222,7 @@ async def end_signals(run: StepTaker) -> None:
     workflow cannot be pruned."""
     job = run.run.record.job.id
     rows = await run.backend.get(
-        [signal_id(job, name, run.mailboxes.used(name) + 1) for name in run.mailboxes.expected]
+        [signal_id(job, name, run.mailboxes.now(name).turn + 1) for name in run.mailboxes.expected]
     )
     error = f"job {job} has ended"
     ended = [
@@ -215,18 +240,19 @@ async def end_signals(run: StepTaker) -> None:
 class AnyAsk(Generic[T_co]):
     """A message that takes one answer."""
 
-    def __init__(self, run: StepTaker, name: str, value: T_co, tag: str) -> None:
-        self._run, self._name, self._tag, self._is_answered = run, name, tag, False
+    def __init__(self, run: StepTaker, received: str, value: T_co, tag: str) -> None:
+        """`received`: the key of the wait that has received it; that of the answer has the same number."""
+        self._run, self._key, self._tag, self._is_answered = run, f"answer:{received.partition(':')[2]}", tag, False
         self.value = value
 
     def _placed(self, value: object, why: str | None) -> tuple[StepRequest, Checkpoint]:
         """The place of the answer in the history, and its entry; with `why` it is a refusal."""
-        run, name = self._run, f"answer:{self._name}"
+        run, name = self._run, self._key.partition("#")[0]
         if self._is_answered:
             raise BadStep(name, "this message has its answer; each takes one")
-        request = run.asked(name)
+        request = run.asked(name, key=self._key)
         if why is None:
-            text = _storable(f"the answer to {self._name!r}", value, run.backend.sizes.step)
+            text = _storable(f"the answer to {name.partition(':')[2]!r}", value, run.backend.sizes.step)
             entry = valued(request, text, False)
         else:
             entry = request.entry_of(failure=Failure("AskRefused", message=why[:MESSAGE]))

@@ -104,7 +104,9 @@ class Parking:
             self.changed()
         elif is_at_end:
             self.release()
-        elif self._looking is None and self._run.short_waits.fits(pending := first_of(self.pending)):
+        elif self._run.short_waits.fits(pending := first_of(self.pending)):
+            if self._looking is not None:
+                self._looking.cancel()
             self._is_held = True
             self._looking = self._run.backend.loop.create_task(self._hold(pending))
         else:
@@ -150,29 +152,48 @@ class Parking:
 
     async def _hold(self, pending: Pending) -> None:
         """Wait in memory, and let all tasks look again."""
+        error: Exception | None = None
         try:
             await self._run.short_waits.hold(pending)
+        except Exception as failed:
+            error = failed
         finally:
             self._looking, self._is_held = None, False
         for parked in self._parked.values():
-            if parked.wait is not None and not parked.over.done():
+            if parked.wait is None or parked.over.done():
+                continue
+            if error is None:
                 parked.over.set_result(None)
+            else:
+                parked.over.set_exception(error)
         self.changed()
 
     async def _look(self) -> None:
         """While something else keeps the run from being suspended: store what the waits need, and look at them."""
         while self._parked:
             await asyncio.sleep(LOOK)
-            for task, parked in tuple(self._parked.items()):
-                if parked.wait is None or parked.pending is None:
-                    continue
-                try:
-                    if parked.pending.new:
-                        await self._run.backend.store_all(parked.pending.new)
-                    is_due = parked.pending.until is not None or await parked.wait.look() is None
-                except Exception as error:
-                    if not parked.over.done():
-                        parked.over.set_exception(error)
-                    continue
-                if is_due and self._parked.get(task) is parked and not parked.over.done():
-                    parked.over.set_result(None)
+            for parked in tuple(self._parked.values()):
+                if parked.wait is not None and parked.pending is not None and not parked.over.done():
+                    await self._look_at(parked.wait, parked.pending, parked.over)
+
+    async def _look_at(self, wait: Wait, pending: Pending, over: asyncio.Future[None]) -> None:
+        """Let the task continue if its wait may be over. If the task is cancelled meanwhile, so is the look: it must
+        not receive a message for a wait that is cut off."""
+        look = self._run.backend.loop.create_task(self._is_due(wait, pending))
+        over.add_done_callback(lambda _: look.cancel())
+        try:
+            await asyncio.wait([look])
+        finally:
+            look.cancel()
+        error = None if look.cancelled() else look.exception()
+        if over.done() or look.cancelled():
+            return
+        if error is not None:
+            over.set_exception(error)
+        elif look.result():
+            over.set_result(None)
+
+    async def _is_due(self, wait: Wait, pending: Pending) -> bool:
+        if pending.new:
+            await self._run.backend.store_all(pending.new)
+        return pending.until is not None or await wait.look() is None

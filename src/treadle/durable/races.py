@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from treadle.core.errors import BadOption
 from treadle.durable.checkpoints import WAIT, StepRequest
+from treadle.durable.failures import CUT_OFF
 from treadle.durable.pending import Pending, first_of
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.waits import Wait, Waiting, wait_of
@@ -27,18 +28,33 @@ class First:
         run, pending = self._run, list[Pending]()
         entry = run.checkpoints.entries.get(self.request.key)
         if entry is not None and entry.has_value:
+            winner = self._parts[self._winner]
+            await winner.look()  # it has its entry
+            self._may_be_cut_off(winner.request)
             return None
         for name, part in self._parts.items():
             waits = await part.look()
             if waits is None:
                 value = Raw(msgspec.json.encode(name))
                 run.checkpoints.keep(self.request, self.request.entry_of(value=value))
+                self._may_be_cut_off(part.request)
                 for loser, other in self._parts.items():
                     if loser != name:
                         other.lose()
                 return None
             pending.append(waits)
         return first_of(pending)
+
+    def _may_be_cut_off(self, winner: StepRequest) -> None:
+        """If this is cut off, so is the winner."""
+        checkpoints = self._run.checkpoints
+        if (undo := checkpoints.if_cut_off.pop(winner.key, None)) is not None:
+
+            def cut_off() -> None:
+                checkpoints.keep(winner, winner.entry_of(failure=CUT_OFF), is_last=True)
+                undo()
+
+            checkpoints.if_cut_off[self.request.key] = cut_off
 
     @property
     def _winner(self) -> str:
@@ -50,6 +66,7 @@ class First:
         for part in self._parts.values():
             self._run.checkpoints.end(part.request)
         name = self._winner
+        self._run.checkpoints.if_cut_off.pop(self.request.key, None)
         return name, self._parts[name].value()
 
     async def conclude(self) -> None:

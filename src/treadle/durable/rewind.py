@@ -17,15 +17,15 @@ from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.model import BEGUN_WITH, OURS, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
-from treadle.durable.children import is_ended
-from treadle.durable.mailbox import RELEASED
+from treadle.durable.children import is_ended, is_loop
+from treadle.durable.run_mailboxes import RELEASED
 from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
 from treadle.policy.cleanups import UNDONE
-from treadle.policy.rounds import Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
+from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 
@@ -101,6 +101,14 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
     return (round_note(Round()), fork, *version, *pairs)
 
 
+def turns_given_up(record: Record, step: str | None) -> list[str]:
+    """The turns of locks that the job has or waits for, and whose entries do not stay when it runs again from this
+    step. Raises as `rewound`."""
+    entries = entries_of(record)
+    kept = entries_before(record, entries, step)
+    return [entry.lock for name, entry in entries.items() if entry.lock and not entry.exit and name not in kept]
+
+
 def forked_from(record: Record) -> ForkedFrom | None:
     """The job and the step from which this job was forked; None: it was not."""
     text = dict(record.checkpoints).get(FORK)
@@ -131,7 +139,7 @@ def entries_before(record: Record, entries: Entries, step: str | None) -> set[st
     dropped = set(names[names.index(key) :]) | set(_around(entries, key))
     while later := {name for name in entries if name not in dropped and _before(entries[name]) in dropped}:
         dropped |= later
-    return {name for name in entries.keys() - dropped if not _is_open(entries[name])}
+    return {name for name in entries.keys() - dropped if not _is_open(name, entries[name])}
 
 
 def _key(record: Record, entries: Entries, step: str) -> str:
@@ -148,9 +156,10 @@ def _before(entry: Checkpoint) -> str:
     return entry.after.rstrip("&>")
 
 
-def _is_open(entry: Checkpoint) -> bool:
-    """Whether this is a call whose jobs have not ended: a new round has other jobs."""
-    return entry.child != "" and not is_ended(entry)
+def _is_open(key: str, entry: Checkpoint) -> bool:
+    """Whether this is a call whose jobs have not ended: a new round has other jobs. A loop over jobs says only how many
+    they are; other entries say which of them have ended."""
+    return entry.child != "" and not is_ended(entry) and not is_loop(key)
 
 
 def _around(entries: Entries, key: str) -> Iterable[str]:
@@ -177,10 +186,9 @@ def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
 
 def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
     """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
-    first: dict[str, int] = {}
+    again = mailboxes_of(record.checkpoints)
     for name, turn, is_kept in _received(entries, kept):
-        if not is_kept:
-            first.setdefault(name, turn)
-    read = mailboxes_of(record.checkpoints)
-    released = {name: read[name].turn // RELEASED * RELEASED for name in first if name in read}
-    return tuple(mailbox_note(name, Mailbox(max(first[name] - 1, least))) for name, least in released.items())
+        mailbox = again.get(name, EMPTY)
+        if not is_kept and turn > (mailbox.turn - 1) // RELEASED * RELEASED:
+            again[name] = Mailbox(mailbox.turn, None, tuple(sorted({*mailbox.back, turn})))
+    return tuple([mailbox_note(name, mailbox) for name, mailbox in again.items()])

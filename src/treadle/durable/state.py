@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Coroutine, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -17,6 +17,8 @@ from treadle.durable.run_mailboxes import RunMailboxes
 from treadle.policy.rounds import round_of
 from treadle.workflow.plan import time_left
 
+T = TypeVar("T")
+
 MOST_REPEATED = 100  # times that a suspension is raised again in one run
 
 
@@ -27,9 +29,12 @@ class DurableState:
         self.run, self.backend = run, backend
         row = run.record
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
-        self.checkpoints = Checkpoints(row.job.id, row.checkpoints, backend.sizes, place, row.reopenings)
+        self.checkpoints = Checkpoints(
+            row.job.id, row.checkpoints, backend.sizes, place, row.reopenings, backend.offload
+        )
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
+        self.locks: dict[str, StepRequest] = {}  # by their names, those that this run has or waits for
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
@@ -55,12 +60,12 @@ class DurableState:
         """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
         return self.run.suspended_as is not None or self._between is not None
 
-    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         """The next wait of that name. Its position in the order is where this is called."""
-        self._stay(name)
+        self.stay(name)
         if self.run.place is IN_BATCH:
             raise BadStep(name, "a job of a batch cannot sleep; return Defer(...) as its result instead")
-        return self.checkpoints.ask(name, args)
+        return self.checkpoints.ask(name, args, key)
 
     def came_due(self, key: str) -> bool:
         """Whether the last run ended by suspending for this sleep, and the storage has queued the job when it was over.
@@ -78,11 +83,16 @@ class DurableState:
         """These jobs as children of the run's job."""
         return await self.backend.adopted(self.run, jobs, time_left(self.run.record, self.moment()))
 
+    async def leave_caught(self) -> None:
+        """Leave the locks whose blocks were left by errors that the function has caught."""
+        while self.checkpoints.leaving:
+            await self.checkpoints.leaving.pop(0)()
+
     def leave(self, outcome: Outcome) -> NoReturn:
         self.run.suspended_as = outcome
         raise Suspend
 
-    def _stay(self, step: str) -> None:
+    def stay(self, step: str) -> None:
         """Raise the suspension again if the run has been suspended: a `finally` or the end of an `async with` stops
         here, too. Raises BadStep for a loop that swallows it."""
         if self.run.suspended_as is None and self._between is None:  # `is_suspended`, twice a step of a replay
@@ -96,7 +106,7 @@ class DurableState:
         if asyncio.get_running_loop() is not self.backend.loop:
             raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
 
-    def wait_here(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def wait_here(self, work: Coroutine[Any, Any, T]) -> T:
         """In a thread: run the coroutine on the worker's event loop and wait for it."""
         try:
             asyncio.get_running_loop()

@@ -83,7 +83,7 @@ class StepTaker(DurableState):
     async def _replay(self, request: StepRequest, function: Callable[..., Any]) -> Any:
         """A step with a recorded value: most of the time of a wake."""
         self._unawaited.forget(request.key)
-        self._stay(request.key)
+        self.stay(request.key)
         self.checkpoints.decide_at(request)
         await self.reached(request)
         return self._replayed(request, function)
@@ -108,8 +108,9 @@ class StepTaker(DurableState):
         request = call.request
         self._unawaited.forget(request.key)
         self._on_loop(request.key)
-        self._stay(request.key)
+        self.stay(request.key)
         self.checkpoints.decide_at(request)
+        await self.leave_caught()
         await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
@@ -140,7 +141,7 @@ class StepTaker(DurableState):
         """Wait to be cut off, if an earlier run was cut off in this step or wait."""
         entry = self.checkpoints.entries.get(request.key)
         if entry is not None and entry.failure == CUT_OFF:
-            await time_limits.check(self, request)
+            await time_limits.check(self, request, recorded_only=True)
             await self.backend.loop.create_future()
 
     def cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
@@ -201,6 +202,8 @@ class StepTaker(DurableState):
         if is_async(function):
             raise BadStep(name, "an async function cannot be a step of a function in a thread; make the task async")
         request = self._request(name, function, args, kwargs, options)
+        if self.checkpoints.leaving:
+            self.wait_here(self.leave_caught())
         self.checkpoints.reach(request)
         if request.is_recorded:
             return self._replayed(request, function)
@@ -235,7 +238,7 @@ class StepTaker(DurableState):
     def _request(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
     ) -> StepRequest:
-        self._stay(name)
+        self.stay(name)
         if options.retry is not None and self.run.place is IN_BATCH:
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):

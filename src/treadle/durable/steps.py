@@ -57,9 +57,10 @@ class Durable(StepTaker):
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
         self._unawaited.forget(request.key)
-        self._stay(request.key)
+        self.stay(request.key)
         self._on_loop(request.key)
         self.checkpoints.decide_at(request)
+        await self.leave_caught()
         await self.reached(request, wait.kind)
         try:
             while (pending := await self._look(wait)) is not None:
@@ -75,6 +76,7 @@ class Durable(StepTaker):
 
     async def over_here(self, wait: Wait) -> Any:
         """`over`, on the event loop for a function in a thread, which is suspended at once."""
+        await self.leave_caught()
         self.checkpoints.reach(wait.request, wait.kind)
         try:
             while (pending := await self._look(wait)) is not None:
@@ -128,6 +130,9 @@ class Durable(StepTaker):
     async def restart(self, args: Any, kwargs: Any) -> NoReturn:
         """End this round: the function begins anew with these arguments, without the steps and children of this
         round."""
+        await self.leave_caught()
+        if self.locks:
+            raise BadStep("restart", f"this job has the lock {next(iter(self.locks))!r}: leave its block first")
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
@@ -137,15 +142,16 @@ class Durable(StepTaker):
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change."""
-        self._stay(name)
+        self.stay(name)
         return self._patches.has(name)
 
     def alone(self, what: str, here: bool = False) -> None:
         """Raise BadStep unless the function itself calls: a sleep in one of its tasks could not suspend the others."""
-        self._stay(what)
+        self.stay(what)
         if self.run.place is IN_BATCH:
             raise BadStep(what, "a job of a batch cannot sleep; return Defer(...) as its result instead")
         if here:
+            self.checkpoints.decide(self.checkpoints.here())
             return
         self._on_loop(what)
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
@@ -156,6 +162,7 @@ class Durable(StepTaker):
                 "wait_for or a TaskGroup",
             )
             raise self._misused
+        self.checkpoints.decide(self.checkpoints.here())  # a message that was cut off is received in the next round
 
     # --- once-locks
 
@@ -166,6 +173,7 @@ class Durable(StepTaker):
         make this one fail.
         """
         self.checkpoints.decide(self.checkpoints.here())
+        await self.leave_caught()
         try:
             return await self._locks.win(key, seconds(keep, "once.keep"))
         except (ForeignRow, KeyHeld) as error:

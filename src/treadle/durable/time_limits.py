@@ -36,12 +36,14 @@ class TimePassed(BaseException):
 class TimeLimit:
     """`async with current().timeout(60):`, or `with current().sync.timeout(60):`. Raises TimeoutError."""
 
-    def __init__(self, run: DurableState, length: float | timedelta) -> None:
+    def __init__(self, run: DurableState, length: float | timedelta, name: str | None) -> None:
         self._run, self._length = run, seconds(length, "timeout")
+        self._key = KEY if name is None else f"{KEY}:{name}"
         self._timeout: asyncio.Timeout | None = None
         self._token: Token[Any] | None = None
         self._request: StepRequest  # made when the block is entered
         self._is_over = False
+        self._before: Checkpoint | None = None  # the entry before the limit has taken effect in this run
 
     @property
     def _until(self) -> float:
@@ -75,7 +77,7 @@ class TimeLimit:
         self._is_over = True
 
     async def __aenter__(self) -> None:
-        self._request = self._run.asked(KEY)
+        self._request = self._run.asked(self._key)
         await self._run.reached(self._request, MARK)
         self._enter()
         self._timeout = asyncio.timeout(None)
@@ -90,9 +92,11 @@ class TimeLimit:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as passed:
             raise self._error() from passed
+        if self._before is not None:  # something else has cancelled the block in that moment
+            self._run.checkpoints.keep(self._request, self._before)
 
     def __enter__(self) -> None:
-        self._request = self._run.asked(KEY)
+        self._request = self._run.asked(self._key)
         self._run.checkpoints.reach(self._request, MARK)
         self._enter()
 
@@ -112,6 +116,7 @@ class TimeLimit:
         checkpoints = self._run.checkpoints
         entry = checkpoints.entries[self._request.key]
         if not entry.cut:
+            self._before = entry
             checkpoints.keep(self._request, replace(entry, cut=request.key))
             await self._run.backend.save(self._run.run)
         self._is_over = True
@@ -124,7 +129,7 @@ class TimeLimit:
 
 def is_limit(key: str) -> bool:
     """Whether this is the key of a time limit."""
-    return key.partition("#")[0] == KEY
+    return key.partition("#")[0].partition(":")[0] == KEY
 
 
 async def check(run: DurableState, request: StepRequest, recorded_only: bool = False) -> None:

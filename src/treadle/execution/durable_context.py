@@ -10,7 +10,18 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
-from treadle.durable import Ask, MailboxWait, Once, SignalWait, Sleep, SynchronousAsk, Waiting, publish, publish_here
+from treadle.durable import (
+    Ask,
+    Lock,
+    MailboxWait,
+    Once,
+    SignalWait,
+    Sleep,
+    SynchronousAsk,
+    Waiting,
+    publish,
+    publish_here,
+)
 from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 
@@ -118,6 +129,14 @@ class DurableContext(WaitContext, frozen=True):
         block raises or the attempt fails."""
         return Once(self._durably("once"), key, keep)
 
+    def lock(self, name: str) -> Lock:
+        """`async with current().lock("account:7") as number:` only one job is in the block at a time, in the whole
+        fleet, in the order in which they came. The wait uses no slot, see `sleep`. The job has the lock until it leaves
+        the block, over sleeps, retries and lost workers, or until it has ended, however it ends. `number` rises with
+        each owner: pass it on to what the lock protects, which can so refuse a late call of an earlier owner. Raises
+        BadStep, also if this job has the lock already, and StepMismatch."""
+        return Lock(self._durably("lock"), name)
+
     def step_key(self, name: str | None = None) -> str:
         """An idempotency key for a step's external effects: the same in every run, also after a retry of a dead job.
         Without a name, the key of the step whose function runs here."""
@@ -175,6 +194,10 @@ class Synchronous(SynchronousWaits):
         durable = self._durable
         wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, SynchronousAsk)
         return durable.wait_here(durable.over_here(wait))
+
+    def lock(self, name: str) -> Lock:
+        """As `current().lock`, for `with`."""
+        return Lock(self._durable, name)
 
     def publish(self, name: str, value: object) -> None:
         """As `current().publish`."""

@@ -1,4 +1,4 @@
-"""An exception as text: the line and the traceback that a row stores."""
+"""An exception as text: its summary and its traceback, as a row stores them."""
 
 from __future__ import annotations
 

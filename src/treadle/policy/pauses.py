@@ -45,6 +45,16 @@ def is_paused(record: Record) -> bool:
     return record.state is State.READY and record.reason == PAUSED
 
 
+def due_at(record: Record) -> float | None:
+    """When the job is due, for people and programs: a paused one is not due before it is resumed."""
+    return None if is_paused(record) else record.due_at
+
+
+def paused_at(record: Record) -> float | None:
+    """Since when the job is paused; None: it is not."""
+    return record.updated_at if is_paused(record) else None
+
+
 def refusal(record: Record) -> str | None:
     """Why this row cannot be paused or resumed; None: it can."""
     if record.state.final:
@@ -113,7 +123,8 @@ def words(record: Record, resume: str, by: tuple[float, str] | None) -> str:
     who = "" if by is None else f" by {by[1]}"
     since = f"It is paused since {moment_text(record.updated_at)}{who}: {resume}"
     if pause.used_up:
-        return f"It is paused, because its attempts are used up: {resume} gives it as many again."
+        since = f"It is paused since {moment_text(record.updated_at)}, because its attempts are used up"
+        return f"{since}: {resume} gives it as many again."
     if pause.unbegun:
         return f"{since} lets it wait for its jobs again."
     due = "" if pause.due is None else f", or at {moment_text(pause.due)} if that has not passed"

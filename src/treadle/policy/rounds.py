@@ -30,10 +30,12 @@ class Mailbox(Struct, frozen=True, omit_defaults=True):
 
     turn       the last row of the mailbox that the job has received, or no longer waits for
     signalled  the round in which `wait_for` received the signal of that name: it takes one in each round
+    back       earlier rows that the job receives again, before later ones
     """
 
     turn: Natural = 0
     signalled: Natural | None = None
+    back: tuple[Natural, ...] = ()
 
 
 FIRST, EMPTY = Round(), Mailbox()

@@ -3,5 +3,6 @@
 from treadle.producer.batching import Batcher, Sender
 from treadle.producer.client import Client
 from treadle.producer.client_parts import ClientParts, Outboxes
+from treadle.producer.mailboxes import Sent
 
-__all__ = ["Batcher", "Client", "ClientParts", "Outboxes", "Sender"]
+__all__ = ["Batcher", "Client", "ClientParts", "Outboxes", "Sender", "Sent"]

@@ -22,6 +22,7 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
+from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
 
@@ -115,7 +116,7 @@ class ProtocolActs:
         outcomes whose claim this process does not remember."""
         acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
-            if audit.is_id(out.id) or out.id.startswith((ONCE, ANSWER)):
+            if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER)):
                 continue
             if out.id.startswith(SIGNAL) and out.id not in of_operators:  # a worker releases a message
                 continue

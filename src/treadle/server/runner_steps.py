@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -16,25 +16,30 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults, ids
-from treadle.core.errors import BadStep, StorageError, TreadleError
+from treadle.core.errors import UNREADABLE, BadOption, BadStep, StorageError, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import JobSpec, inheriting
 from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, Settled, State
 from treadle.core.ranges import a_span, check_ids
 from treadle.durable import (
+    LOCKED,
     ChildWait,
     Durable,
     DurableBackend,
     DurableRun,
     Failure,
+    Lock,
+    LockWait,
     SignalWait,
     Sleep,
     StepRequest,
     Suspend,
     checksum_of_jobs,
+    leave,
 )
 from treadle.policy import attempts, guilt
 from treadle.policy.error_text import text_of
+from treadle.policy.retry import Defer
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -75,6 +80,7 @@ class RunnerBackend:
     def __init__(self, app: AppCore, gate: IncomingRows, token: Token, lease: float, record: Record) -> None:
         self._app, self._gate, self._token, self._lease = app, gate, token, lease
         self.loop, self.sizes, self.now = asyncio.get_running_loop(), app.sizes, app.now
+        self.offload = app.storage.capabilities.offload
         self.run = RunnerRun(record, record.started_at or app.now())
         # It has no services that call functions: the runner calls them.
         self.durable = Durable(self.run, cast("DurableBackend", self), None)
@@ -130,8 +136,11 @@ class RunnerBackend:
         """The result of a child stays as it is stored."""
         return text
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
-        await self._app.storage.settle(outcomes)
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
+        return await self._app.storage.settle(outcomes)
+
+    def joining(self, name: str) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
 
 class RunnerSteps:
@@ -173,6 +182,10 @@ class RunnerSteps:
 
     async def _taken(self, token: Token, backend: RunnerBackend, call: StepCall) -> StepResult:
         durable, error = backend.durable, None
+        if call.lock is False:
+            await leave(durable, call.name)
+            await backend.save(backend.run)
+            return StepResult("done", call.after)
         wait = _wait(durable, call)
         if wait is None:
             return await _step(backend, call)
@@ -180,6 +193,9 @@ class RunnerSteps:
             await durable.over_here(wait)  # as in a thread: it suspends the run at once
         except Suspend:
             return await self._suspended(token, backend)
+        except Defer:
+            message = f"the lock {call.name!r} is not to be had here, see the log of the server; try again later"
+            raise Refused(409, "key_held", message, id=call.id) from None
         except Exception as raised:
             entry = durable.checkpoints.entries.get(wait.request.key)
             if entry is None or not (entry.gave_up or isinstance(entry.failure, Failure)):
@@ -226,12 +242,14 @@ async def _step(backend: RunnerBackend, call: StepCall) -> StepResult:
     return StepResult("new", request.key) if is_new else _done(durable, request, None)
 
 
-def _wait(durable: Durable, call: StepCall) -> Sleep | SignalWait | ChildWait | None:
+def _wait(durable: Durable, call: StepCall) -> Sleep | SignalWait | ChildWait | LockWait | None:
     """The sleep or wait of this call; None: it is a step."""
     if call.sleep is not None:
         return Sleep(durable, durable.asked(f"sleep:{call.name}"), call.sleep, None)
     if call.wait is not None:
         return SignalWait(durable, durable.asked(f"{WAIT}{call.name}"), call.name, call.wait.timeout, Any)
+    if call.lock:
+        return Lock(durable, call.name).wait()
     if call.call is None:
         return None
     job = call.call
@@ -252,6 +270,8 @@ def _follow(durable: Durable, last: str | None) -> None:
             raise BadStep(last, "is not recorded: `after` is the `step` of the answer before; the first step has none")
         key, name, entry = following, following.partition("#")[0], checkpoints.entries[following]
         request = durable.asked(name)
+        if name.startswith(LOCKED) and not entry.exit:
+            durable.locks[name.removeprefix(LOCKED)] = request
         if name.startswith(WAIT) and (entry.gave_up or isinstance(entry.turn, int)):
             with suppress(TimeoutError):
                 SignalWait(durable, request, name.removeprefix(WAIT), None, Any).value()
@@ -265,10 +285,23 @@ def _check(call: StepCall) -> None:
     """Raise BadOption or Refused for a call that is out of range, or that is two steps at once."""
     check_ids("id", [call.id])
     a_span("lease", call.lease)
-    kinds = [call.result is not UNSET, *(one is not None for one in (call.failure, call.sleep, call.wait, call.call))]
+    kinds = [
+        call.result is not UNSET,
+        *(one is not None for one in (call.failure, call.sleep, call.wait, call.call, call.lock)),
+    ]
     if sum(kinds) > 1:
-        message = f"job {call.id}: expected at most one of result, failure, sleep, wait and call"
+        message = f"job {call.id}: expected at most one of result, failure, sleep, wait, call and lock"
         raise Refused(422, "wrong_shape", message, id=call.id)
+    if (child := call.call) is not None:
+        if not child.task:
+            raise BadOption("call", f"step {call.name!r}: expected a job with a `task`, which a worker runs")
+        try:
+            msgspec.json.decode(child.payload, type=Raw)
+        except UNREADABLE:
+            problem = f"found {child.payload!r:.60}"
+            raise BadOption(
+                "call", f"step {call.name!r}: expected a `payload` of JSON such as '[1]', {problem}"
+            ) from None
 
 
 def _fate(row: Record | None, version: int) -> Fate:

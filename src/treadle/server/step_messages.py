@@ -25,6 +25,7 @@ class StepCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sleep    seconds to sleep
     wait     for the signal `name`
     call     a job that runs as a child; the step has its result
+    lock     true: wait for the lock `name`; the step has its number. false: leave it; this is no step of its own
 
     With none of them the call asks whether the step is in the history, before the runner runs its effect.
     """
@@ -39,6 +40,7 @@ class StepCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sleep: float | None = None
     wait: SignalAsked | None = None
     call: NewJob | None = None
+    lock: bool | None = None
 
 
 class StepFailure(Struct, frozen=True):

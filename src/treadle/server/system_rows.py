@@ -28,6 +28,7 @@ from treadle.scheduling.ticker import Definition
 from treadle.server.row_checks import check_job
 from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
+from treadle.workflow.locks import LOCK, LockHeader, lock_of
 from treadle.workflow.mailbox import ANSWER, AnswerRow
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import HEADER, ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
@@ -104,10 +105,8 @@ def sent(job: NewJob, call: Mapping[str, str]) -> tuple[str, str | None]:
         owner = check_answer(job).job
         expect(call.get(owner, job.queue) == job.queue, "queue", job, f"an answer of job {owner}")
         return "operate", _outside(owner, call)
-    if not job.task and job.id.startswith(ONCE):
-        return "work", check_once_lock(job)
-    if is_cleanup(job):
-        return "work", check_cleanup(job)
+    if (runner := _of_work(job)) is not None:
+        return "work", runner or None
     if not job.task and job.id.startswith(WAITED):
         root = hashlib.sha256((job.root or "").encode()).hexdigest()[:40]
         expect(job.id == WAITED + root and len(job.payload) < 100, "id", job, "the mark of its workflow")
@@ -117,6 +116,15 @@ def sent(job: NewJob, call: Mapping[str, str]) -> tuple[str, str | None]:
         return ("work" if check_flow(job).guard else scope), None
     refuse_own(plain_of(job))
     return scope, None
+
+
+def _of_work(job: NewJob) -> str | None:
+    """The job of a row that only a run stores; "": the row is of no single job; None: it is another row."""
+    if not job.task and job.id.startswith(ONCE):
+        return check_once_lock(job)
+    if job.id.startswith(LOCK):
+        return check_lock(job).job
+    return check_cleanup(job) if is_cleanup(job) else None
 
 
 def _outside(job: str, call: Collection[str]) -> str | None:
@@ -164,6 +172,9 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         return "operate"
     if is_cleanup(job):
         expect(check_cleanup(job) == out.id, "parent", job, f"the cleanup of job {out.id}")
+        return ""
+    if job.id.startswith(LOCK):
+        expect(check_lock(job).row == out.id, "id", job, f"a turn of the lock {out.id}")
         return ""
     if job.id.startswith(TICK):
         name = schedule_of(row)
@@ -340,6 +351,14 @@ def check_once_lock(job: NewJob) -> str:
     )
     an_id("job", lock.job)
     return lock.job
+
+
+def check_lock(job: NewJob) -> LockHeader:
+    """Check a turn, or the row of a lock -> its header."""
+    lock = lock_of(job)
+    if lock is None:
+        raise BadOption("id", f"job {job.id[:80]!r} is no row of a lock, but has such an id")
+    return lock
 
 
 def check_flow(job: NewJob) -> EndingPlan:

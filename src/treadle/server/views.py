@@ -21,6 +21,7 @@ from treadle.core.payload_redaction import Redaction
 from treadle.core.plain_json import read_json, refuse_deep
 from treadle.core.ranges import OWN
 from treadle.policy import guilt
+from treadle.policy.pauses import due_at, paused_at
 from treadle.policy.retry import Retry, read_policy
 from treadle.serialization import call_codec, has_mark
 from treadle.server.body_weight import SMALL, weigh
@@ -162,6 +163,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     queue_position  the instant that orders it in its queue; null: it is not queued
     limits          the limits that it names
     expires_at      when its row may be deleted
+    due_at    when the job is due, or its lease ends; null for a paused job
+    paused_at since when the job is paused: it runs when it is resumed
     withheld        the payloads that are not shown as they are stored, and why: hidden (a secret is replaced by `***`),
                     shape (the token has no right to payloads), offloaded (the blob store did not return the text),
                     encrypted (its key is not known here), unreadable, typed (a value of a type that JSON lacks, such as
@@ -197,6 +200,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     worker: str | None
     blocked_on: str | None
     due_at: float | None
+    paused_at: float | None
     created_at: float
     started_at: float | None
     ended_at: float | None
@@ -265,7 +269,8 @@ def _view(stored: Record, row: Record, redaction: Redaction) -> JobView:
         parent=job.parent,
         worker=row.worker,
         blocked_on=row.blocked_on,
-        due_at=row.due_at,
+        due_at=due_at(row),
+        paused_at=paused_at(row),
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,

@@ -138,6 +138,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                     Known once the storage is open. A worker with such a storage does no maintenance, claims no system
                     jobs and stores no schedules: the server does that.
     payloads        has `whole`: large texts of its rows are in a blob store, see `Payloads`
+    offload         bytes above which a text goes there; 0: there is no blob store
     keys            ids of the keys with which it decrypts texts
     risks           has `risks`: it looks at the settings of its server or file system, see `Surroundings`
     reads_texts     it is a server that offloads or encrypts by itself: its rows come with their texts. Known once the
@@ -156,6 +157,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     remote: bool = False
     queues: tuple[str, ...] = ()
     payloads: bool = False
+    offload: int = 0
     keys: tuple[str, ...] = ()
     risks: bool = False
     reads_texts: bool = False

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -22,8 +22,19 @@ from treadle.admin.histories import History, Upstream, read
 from treadle.app.core import injectors
 from treadle.core.errors import BadOption, JobNotDone, StepMismatch, UnknownJob, UnknownTask, UnknownVersion, is_ours
 from treadle.core.job import JobSpec, not_done
-from treadle.core.model import NewJob, Outcome, Record, State
-from treadle.durable import Checkpoints, Durable, DurableBackend, DurableRun, StepRequest, is_suspension, locks_of
+from treadle.core.model import APPLIED, NewJob, Outcome, Record, Settled, State
+from treadle.durable import (
+    Checkpoints,
+    Durable,
+    DurableBackend,
+    DurableRun,
+    LockWait,
+    Pending,
+    StepRequest,
+    Wait,
+    is_suspension,
+    locks_of,
+)
 from treadle.execution import in_thread
 from treadle.execution.job_run import JobRun, Site, enter
 from treadle.policy.retry import read_policy
@@ -238,9 +249,9 @@ class _RecordedSteps(Checkpoints):
         self.of_wait = False
         self.stopped: Stopped | None = None
 
-    def ask(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         try:
-            request = super().ask(name, args)
+            request = super().ask(name, args, key)
         except StepMismatch as error:
             self.mismatch = self.mismatch or error
             self.tell(error)
@@ -274,12 +285,18 @@ class _RecordedDurable(Durable):
         self.checkpoints = self.steps = _RecordedSteps(run.record, backend.sizes, None)
         self._held = {mark.key for mark in locks_of(run.record.checkpoints) if not mark.given_back}
 
-    def asked(self, name: str, args: str | UnsetType = UNSET) -> StepRequest:
+    def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         self.steps.of_wait = True
         try:
-            return super().asked(name, args)
+            return super().asked(name, args, key)
         finally:
             self.steps.of_wait = False
+
+    async def _look(self, wait: Wait) -> Pending | None:
+        entry = wait.request.entry
+        if isinstance(wait, LockWait) and (entry is None or not entry.has_value):
+            self.steps.stop(wait.request.key)
+        return await super()._look(wait)
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
         """True for a mark that the job has; nothing says whether it would get another one."""
@@ -292,7 +309,7 @@ class _Backend:
     """The services of a worker, without a worker: nothing is stored."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: AppCore, now: float) -> None:
-        self.loop, self.sizes, self._core, self._now = loop, core.sizes, core, now
+        self.loop, self.sizes, self.offload, self._core, self._now = loop, core.sizes, 0, core, now
 
     def now(self) -> float:
         return self._now
@@ -339,8 +356,12 @@ class _Backend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel nothing."""
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         """Settle nothing."""
+        return [APPLIED] * len(outcomes)
+
+    def joining(self, name: str) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
         raise _Beyond(run.record.job.id)

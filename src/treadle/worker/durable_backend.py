@@ -11,10 +11,11 @@ import functools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 from treadle.core.errors import NotRunning, StorageError
 from treadle.core.job import JobSpec, inheriting
-from treadle.core.model import OURS, LeaseRenewal, NewJob, Outcome, Record
+from treadle.core.model import OURS, LeaseRenewal, NewJob, Outcome, Record, Settled
 from treadle.durable import Durable, DurableRun
 from treadle.execution import in_thread
 from treadle.execution.context import Context
@@ -48,8 +49,9 @@ class WorkerDurableBackend:
         self._state, self._storage, self._outage, self._app = parts.state, parts.storage, parts.outage, parts.app
         self._heartbeat, self._threads = parts.heartbeat, parts.pools.threads
         self.loop, self.sizes, self.now = parts.state.loop, parts.app.sizes, parts.app.now
-        self.random = parts.app.random
+        self.random, self.offload = parts.app.random, parts.storage.capabilities.offload
         self._layers, self._sending = overrides(parts.app.layers, "step"), overrides(parts.app.layers, "enqueue")
+        self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reads: Batcher[str, Record | None] = Batcher(self._get, READ_AT_ONCE)
         self._saves: Batcher[RunningJob, Fate] = Batcher(self._store_steps, SAVED_AT_ONCE)
 
@@ -157,8 +159,12 @@ class WorkerDurableBackend:
         error = f"job {record.job.id} {how}"
         await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> None:
-        await self._repeat(lambda: self._storage.settle(outcomes))
+    async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
+        return await self._repeat(lambda: self._storage.settle(outcomes))
+
+    def joining(self, name: str) -> asyncio.Lock:
+        """The jobs of this worker ask for a lock one after the other: each changes the row of the lock."""
+        return self._joining.setdefault(name, asyncio.Lock())
 
     async def call(self, run: DurableRun, function: Callable[[], Any]) -> Any:
         """Run a plain function in a thread. Its result becomes a checkpoint even if the run is cancelled meanwhile."""

@@ -56,7 +56,7 @@ class WorkflowFinisher:
             return failure(record, f"{alone} workers were lost while they ended this job alone")
         plan = plan_of(record)
         try:
-            children = await rows_of(self._whole, record.after)
+            children = [] if plan.mark == "lock" else await rows_of(self._whole, record.after)
             record = await whole_row(self._storage, record)
             if plan.guard:
                 siblings = [child for child in children if _are_siblings(child, record)]

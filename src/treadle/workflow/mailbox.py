@@ -1,16 +1,19 @@
 """Sends signals and messages to the mailboxes of jobs, and reads them.
 
-One call of the storage stores a message, so a sender that dies leaves a message or none. However many messages were
-sent before, a send makes the same number of calls: two reads find the first free row.
+One call of the storage stores messages that are sent together, so a sender that dies leaves all of them or none.
+However many messages were sent before, a send makes the same number of calls: two reads find the first free row.
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -36,7 +39,7 @@ from treadle.workflow.signals import (
 
 ANSWER: Final = "treadle:answer:"  # prefix of the ids of rows that take an answer, or remember a key
 STRIDE: Final = 32  # turns between the rows that the first read looks at; the second reads those between two of them
-
+PAUSES: Final = (2, 4, 8, 16, 8, 4, 2, 1)  # the longest pause after each try, in lengths of that try
 
 _read_payload = msgspec.json.Decoder(tuple[str, Raw]).decode
 _read_value = msgspec.json.Decoder(tuple[str, str]).decode
@@ -143,107 +146,146 @@ def asked_in(stored: Record) -> str:
         return ""
 
 
-async def send(storage: Storage, job: Record, message: Message, reach: tuple[str, ...] = ()) -> bool:
-    """Put the message in its mailbox. Returns whether this call did; False: one with its key was sent before.
+async def send(
+    storage: Storage, job: Record, messages: Sequence[Message], reach: tuple[str, ...] = ()
+) -> list[bool | Exception]:
+    """Put messages in one mailbox, in their order. Returns for each whether this call did (False: one with its key was
+    sent before), or its error: MailboxFull; Signalled for a signal that was given before, and ForeignRow if another
+    caller has stored a row of the mailbox.
 
     reach  the queues that the caller has access to; (): every queue
-    Raises MailboxFull; Signalled for a signal that was given before, and ForeignRow if another caller has stored a row
-    of the mailbox.
     """
-    mailbox = mailboxes_of(job.checkpoints).get(message.name, EMPTY)
-    if message.is_signal and mailbox.signalled == round_of(job.checkpoints).number:
-        raise Signalled(job.id, message.name)
-    further = tuple(replace(row, reach=reach) for row in message.answer_row(job.job))
-    while True:
-        turn, waiting = await _free(storage, job, message, mailbox.turn)
-        if waiting is not None:
-            done = await _settle(storage, waiting, job, message, further, reach)
-        else:
-            new = replace(message.row(job.job, turn), reach=reach)
-            done = await _store(storage, job, message, new, further)
-        if done is not None:
-            return done
+    sending = Sending(storage, job, messages, reach)
+    await sending.run()
+    return [sending.results[message.nonce] for message in messages]
 
 
-async def _was_sent(storage: Storage, job: Record, message: Message) -> bool:
-    """Whether a message with the key of this one was sent before. Raises ForeignRow."""
-    [stored] = await storage.get([ANSWER + message.tag])
-    return stored is not None and bool(check_answer(stored, job.job.id, job.job.queue, message.name))
+class Sending:
+    """Messages on their way to one mailbox. They are stored in one call, in rows behind each other; if another process
+    has taken the first of these, from there on. `results`: the endings of those that are over, by their nonces."""
+
+    def __init__(self, storage: Storage, job: Record, messages: Sequence[Message], reach: tuple[str, ...]) -> None:
+        self._storage, self._job, self._reach, self._name = storage, job, reach, messages[0].name
+        self._mailbox = mailboxes_of(job.checkpoints).get(self._name, EMPTY)
+        self._open, self.results = list(messages), dict[str, bool | Exception]()
+
+    async def run(self) -> None:
+        """Send them. After an error no message is sent again: it may be stored."""
+        turn, last = self._mailbox.turn + 1, self._mailbox.turn + defaults.MAX_MESSAGES
+        loop = asyncio.get_running_loop()
+        try:
+            self._refuse_signal(self._mailbox.signalled == round_of(self._job.checkpoints).number)
+            for tries in count():
+                begun, open = loop.time(), len(self._open)
+                turn, waiting = await self._free(turn, last)
+                if waiting is not None:
+                    await self._settle(waiting)
+                else:
+                    await self._store(turn, self._open[: last - turn + 1])
+                if not self._open:
+                    return
+                if len(self._open) == open:
+                    await asyncio.sleep(self._pause(tries) * (loop.time() - begun))
+        except Exception as error:
+            for message in self._open:
+                self.results[message.nonce] = copy.copy(error)
+
+    def _end(self, messages: Sequence[Message], result: bool | Exception) -> None:
+        self.results.update((message.nonce, result) for message in messages)
+        self._open = [message for message in self._open if message.nonce not in self.results]
+
+    def _pause(self, tries: int) -> float:
+        """Another process was faster: the pause until the next try, in lengths of this one. It is random, as all losers
+        try again, and a sender that has lost often tries more often than others."""
+        digits = int(self._open[0].nonce, 16) >> (tries % 14 * 4)
+        return digits % 256 / 256 * PAUSES[min(tries, len(PAUSES) - 1)]
+
+    def _refuse_signal(self, is_given: bool) -> None:
+        if is_given and self._open[0].is_signal:
+            raise Signalled(self._job.id, self._name)
+
+    def _further(self, message: Message) -> tuple[NewJob, ...]:
+        return tuple(replace(row, reach=self._reach) for row in message.answer_row(self._job.job))
+
+    async def _end_known(self) -> None:
+        """End the messages with whose keys one was sent before; with an error if the row is another caller's."""
+        keyed = [message for message in self._open if message.tag]
+        rows = await self._storage.get([ANSWER + message.tag for message in keyed])
+        for message, stored in zip(keyed, rows, strict=True):
+            if stored is not None:
+                try:
+                    check_answer(stored, self._job.id, self._job.job.queue, self._name)
+                    self._end([message], False)
+                except ForeignRow as error:
+                    self._end([message], error)
+
+    async def _store(self, turn: int, messages: Sequence[Message]) -> None:
+        """Store messages in rows of their own, from this turn on: all, or none if one of the rows is taken. Of those
+        with the same key, the first."""
+        job = self._job.job
+        messages = list({message.tag or message.nonce: message for message in reversed(messages)}.values())[::-1]
+        new = [replace(message.row(job, place), reach=self._reach) for place, message in enumerate(messages, turn)]
+        further = [row for message in messages for row in self._further(message)]
+        try:
+            await patiently(partial(self._storage.enqueue, [*further, *new]))
+        except IdTaken as error:
+            open = len(self._open)
+            if any(error.id == row.id for row in further):
+                await self._end_known()
+            if len(self._open) < open or any(error.id == row.id for row in new):
+                return
+            raise
+        self._end(messages, True)
+        await finish(self._storage, [row.id for row in new], self._reach)
+
+    async def _settle(self, waiting: Record) -> None:
+        """Settle the row that the job waits for with the first message, unless another call does."""
+        message = self._open[0]
+        out = Outcome(
+            id=waiting.id,
+            version=waiting.version,
+            state=State.SUCCEEDED,
+            result=message.text,
+            # The nonce is there so that only one sender's outcome is "applied".
+            value=msgspec.json.encode((message.nonce, message.tag if message.asks else "")).decode(),
+            followups=self._further(message),
+            reach=self._reach,
+        )
+        [answer] = await self._storage.settle([out])
+        if answer.status == "applied":
+            self._end([message], True)
+            return
+        is_refused = answer.status == "refused" and not answer.again
+        if is_refused and message.tag:
+            await self._end_known()
+        if is_refused and message in self._open:
+            error = f"the storage refused the message {self._name!r}: {answer.reason}"
+            self._end([message], StorageError(error))
+
+    async def _free(self, first: int, last: int) -> tuple[int, Record | None]:
+        """The first free turn of these, and its row if the job waits there."""
+        near = min(first + SEEN_AT_ONCE, last)
+        turns: Sequence[int] = [*range(first, near), *range(near, last, STRIDE), last]
+        while True:
+            before = turns[0] - 1
+            rows = await self._storage.get([signal_id(self._job.id, self._name, turn) for turn in turns])
+            for turn, stored in zip(turns, rows, strict=True):
+                if stored is None or _is_open(check_signal(stored, self._job)):
+                    if turn == before + 1:
+                        return turn, stored
+                    break
+                self._refuse_signal(is_message(stored))
+                before = turn
+            if before == last:
+                raise MailboxFull(self._job.id, self._name, defaults.MAX_MESSAGES)
+            turns = range(before + 1, min(before + STRIDE, last) + 1)
 
 
-async def _store(
-    storage: Storage, job: Record, message: Message, new: NewJob, further: tuple[NewJob, ...]
-) -> bool | None:
-    """Store a message in its own row. None: that turn was taken meanwhile."""
-    try:
-        rows = await patiently(partial(storage.enqueue, [*further, new]))
-    except IdTaken as error:
-        if error.id == new.id:
-            return None
-        if further and error.id == further[0].id and await _was_sent(storage, job, message):
-            return False
-        raise
-    if rows[-1].job.nonce != new.nonce:
-        return None
-    await finish(storage, new.id, new.reach)
-    return True
-
-
-async def finish(storage: Storage, id: str, reach: tuple[str, ...] = ()) -> None:
-    """End the row of a message that was just stored, which wakes a job that has begun to wait for it. If that fails,
-    the row ends by itself."""
+async def finish(storage: Storage, ids: Sequence[str], reach: tuple[str, ...] = ()) -> None:
+    """End the rows of messages that were just stored, which wakes a job that has begun to wait for one. If that fails,
+    the rows end by themselves."""
     with suppress(StorageError):
-        await storage.settle([Outcome(id=id, version=0, state=State.SUCCEEDED, reach=reach)])
-
-
-async def _settle(
-    storage: Storage,
-    waiting: Record,
-    job: Record,
-    message: Message,
-    further: tuple[NewJob, ...],
-    reach: tuple[str, ...],
-) -> bool | None:
-    """Settle the row that the job waits for. None: another call did."""
-    ask = message.tag if message.asks else ""
-    out = Outcome(
-        id=waiting.id,
-        version=waiting.version,
-        state=State.SUCCEEDED,
-        result=message.text,
-        value=msgspec.json.encode((message.nonce, ask)).decode(),  # so that only one sender's outcome is "applied"
-        followups=further,
-        reach=reach,
-    )
-    [answer] = await storage.settle([out])
-    if answer.status == "applied":
-        return True
-    if answer.status == "refused" and not answer.again:
-        if further and await _was_sent(storage, job, message):
-            return False
-        raise StorageError(f"the storage refused the message {message.name!r}: {answer.reason}")
-    return None
-
-
-async def _free(storage: Storage, job: Record, message: Message, used: int) -> tuple[int, Record | None]:
-    """The first free turn behind those that the job has used, and its row if the job waits there."""
-    first, last = used + 1, used + defaults.MAX_MESSAGES
-    near = min(first + SEEN_AT_ONCE, last)
-    turns: Sequence[int] = [*range(first, near), *range(near, last, STRIDE), last]
-    while True:
-        before = turns[0] - 1
-        rows = await storage.get([signal_id(job.id, message.name, turn) for turn in turns])
-        for turn, stored in zip(turns, rows, strict=True):
-            if stored is None or _is_open(check_signal(stored, job)):
-                if turn == before + 1:
-                    return turn, stored
-                break
-            if message.is_signal and is_message(stored):
-                raise Signalled(job.id, message.name)
-            before = turn
-        if before == last:
-            raise MailboxFull(job.id, message.name, defaults.MAX_MESSAGES)
-        turns = range(before + 1, min(before + STRIDE, last) + 1)
+        await storage.settle([Outcome(id=id, version=0, state=State.SUCCEEDED, reach=reach) for id in ids])
 
 
 def _is_open(stored: Record) -> bool:

@@ -34,7 +34,8 @@ class EndingPlan(Struct, frozen=True, omit_defaults=True):
     reduce    the reducer that its flow names; None: that of its task
     required  how many of its children must succeed, or (of="done") end in any way; None: all but those tolerated
     locked    its own value is the value of the whole workflow
-    mark      "run": it marks the end of another job's run; "either": it waits for that mark, or for the job itself
+    mark      "run": it marks the end of another job's run; "either": it waits for that mark, or for the job itself;
+              "lock": it belongs to a lock, see `treadle.workflow.locks`
     guard     it cancels the jobs that it waits for, as soon as one of them cannot succeed
     """
 
@@ -42,7 +43,7 @@ class EndingPlan(Struct, frozen=True, omit_defaults=True):
     required: int | None = None
     of: Literal["succeeded", "done"] | None = None
     locked: bool = False
-    mark: Literal["run", "either"] | None = None
+    mark: Literal["run", "either", "lock"] | None = None
     guard: bool = False
 
 

@@ -48,7 +48,8 @@ _read_signal = msgspec.json.Decoder(SignalRow).decode
 
 
 def signal_id(job: str, name: str, turn: int) -> str:
-    """The id of the signal's row. It is a hash, because the job's own id may have the maximum length."""
+    """The id of the signal's row. It is a hash, because the job's own id may have the maximum length. No id contains a
+    space, so the text of another job and name is another one."""
     return f"{SIGNAL}{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{turn}"
 
 

@@ -1,17 +1,18 @@
-"""A mutex, or a pool of one: each device is used by one job at a time, in any process."""
+"""A mutex: each device is used by one job at a time, in any process. A job may die while it uses a device."""
 
 from tests.faults.outside import effect
-from treadle import App, Limit, current
+from treadle import App, current
 
 app = App()
-app.limits.declare(Limit("device", slots=1))
 
 
-@app.task(options=lambda device, order: {"limits": [f"device:{device}"]})
+@app.task
 async def print_label(device: str, order: int) -> None:
     here = current()
-    await here.step("begin", effect, f"{device} begins {order}")
-    await here.step("end", effect, f"{device} ends {order}")
+    async with here.lock(f"device:{device}") as number:
+        await here.step("begin", effect, f"{device} begins {order} {number}")
+        await here.sleep(0.1)
+        await here.step("end", effect, f"{device} ends {order} {number}")
 
 
 # --- in the tests
@@ -19,19 +20,20 @@ LINES = [f"{device} {what} {order}" for order in (1, 2) for what in ("begins", "
 
 
 async def scenario() -> None:
-    specs = [print_label.options(id=f"{device}{order}").job(device, order) for order in (1, 2) for device in ("a", "b")]
+    orders = [(device, order) for order in (1, 2) for device in ("a", "b")]
+    specs = [print_label.options(id=f"{device}{order}").job(device, order) for device, order in orders]
     for job in await app.enqueue(specs):
         await job.result(timeout=60)
 
 
 def right(effects: list[str], result: None, line: int) -> None:
-    """While a process lives, an order ends before the next one of its device begins."""
-    assert {*effects} == {*LINES}
+    """An order ends before the next one of its device begins, also over a kill, and the numbers rise."""
+    assert {effect.rpartition(" ")[0] for effect in effects} == {*LINES}
     assert len(effects) - len(LINES) <= 2 * bool(line)
-    for lines in (effects[:line], effects[line:]):
-        for device in ("a", "b"):
-            own = [effect.split()[1:] for effect in lines if effect.startswith(device)]
-            if own and own[0][0] == "ends":  # of an order that began before the kill
-                del own[0]
-            for before, after in zip(own[::2], own[1::2], strict=False):
-                assert (before[0], after) == ("begins", ["ends", before[1]])
+    for device in ("a", "b"):
+        own = list(dict.fromkeys(effect for effect in effects if effect.startswith(device)))  # without repetitions
+        words = [effect.split()[1:] for effect in own]
+        assert [what for what, _, _ in words] == ["begins", "ends"] * 2
+        assert all(begin[1:] == end[1:] for begin, end in zip(words[::2], words[1::2], strict=True))
+        numbers = [int(number) for _, _, number in words[::2]]
+        assert numbers == sorted(set(numbers))

@@ -40,7 +40,8 @@ export function toneOf(state: string): Tone {
   return TONES[state] ?? "quiet";
 }
 
-export function statusOf(job: Job): Status {
+export function statusOf(job: Job): Status | "paused" {
+  if (job.paused_at) return "paused";
   if (job.status) return job.status;
   if (job.state !== "ready") return job.state;
   return job.blocked_on ? "blocked" : job.due_at ? "scheduled" : "queued";

@@ -73,7 +73,7 @@ function Known({ job }: { job: Row }): JSX.Element {
         kind="Job"
         crumbs={crumbs}
         mono
-        beside={<Badge of={job.state === "ready" && job.reason === "paused" ? "paused" : statusOf(job)} filled />}
+        beside={<Badge of={statusOf(job)} filled />}
         acts={<Acts job={job} />}
       >
         <div class="row id-line">
@@ -147,12 +147,12 @@ function Known({ job }: { job: Row }): JSX.Element {
 function Acts({ job }: { job: Row }): JSX.Element {
   const status = statusOf(job);
   const final = isFinal(job.state);
-  const paused = job.state === "ready" && job.reason === "paused";
+  const paused = status === "paused";
   const reopens = job.state === "failed" || job.state === "cancelled";
   const can = canOperate.value;
   const retry = (): unknown => can && reopens && retryJob(job);
   const cancel = (): unknown => can && !final && askCancel(job);
-  const runNow = (): unknown => can && status === "scheduled" && !paused && runJobNow(job);
+  const runNow = (): unknown => can && status === "scheduled" && runJobNow(job);
   const pause = (): unknown => can && !final && pauseJob(job, !paused);
   const remove = (): void => askDelete(job, () => go("jobs"));
   const safe = (act: () => unknown): (() => void) => {
@@ -171,7 +171,7 @@ function Acts({ job }: { job: Row }): JSX.Element {
           Retry
         </Button>
       )}
-      {can && status === "scheduled" && !paused && (
+      {can && status === "scheduled" && (
         <Button kind="primary" keys="n" onClick={runNow}>
           Run now
         </Button>

@@ -14,11 +14,12 @@ import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved", "receive:add". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|wait|receive|patched):/, "");
+  return name.replace(/^(sleep|wait|receive|patched|lock):/, "");
 }
 
 /** The state of a job whose colour a step has. */
 function stateOf(step: Step): string {
+  if (step.kind === "lock" && !step.done) return step.value === null ? "waiting" : "running";
   if (step.failed) return step.done ? "failed" : "scheduled";
   return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running";
 }

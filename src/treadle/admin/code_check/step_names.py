@@ -27,12 +27,12 @@ PREFIX: Final = {  # method -> how its checkpoints begin
     "publish": "publish:",
     "patched": PATCHED,
 }
-OF_JOBS: Final = {  # method -> the checkpoints of waits, which are named after the task of a job
+OF_JOBS: Final = {  # method -> the checkpoints of waits, many of which are named after the task of a job
     "call": "call:.*",
     "map": "map:.*",
     "as_completed": "(as_completed|ended):.*",
-    "first": "first",
-    "timeout": "timeout",
+    "first": "first(:.*)?",
+    "timeout": "timeout(:.*)?",
 }
 MOST: Final = 200  # functions that are read for one task
 STEP_NUMBER: Final = re.compile(r"(#p?\d+)+$")  # what ends the names of the second and later steps of a name

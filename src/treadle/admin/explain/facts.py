@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.admin.explain.locked import Locked
 from treadle.core import ids
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
@@ -29,6 +30,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     parent     the running job whose function enqueued it
     holder     the job that has its key and still runs
     other      the job that it cleans up after, or the cleanup of an ended job
+    lock       the lock that it waits for
     mark       the move that the storage takes part in
     paused     for limits that an operator has paused: when and by whom, as far as the audit log says
     """
@@ -44,6 +46,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     parent: Record | None = None
     holder: Record | None = None
     other: Record | None = None
+    lock: Locked | None = None
     mark: MoveState | None = None
     paused: Mapping[str, tuple[float, str]] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treadle.admin.explain.locked import has
 from treadle.admin.explain.wording import count
 from treadle.core import defaults
 from treadle.core.errors import BadStep
@@ -14,7 +15,7 @@ def durable(row: Record) -> str:
     """Nothing for a job that was not restarted and has used less than 80 percent of each limit."""
     steps = [(name, text) for name, text in row.checkpoints if not name.startswith(OURS)]
     size = sum(len(name) + len(text) for name, text in steps)
-    says = ""
+    says = has(row)
     if any(name == ROUND for name, _ in row.checkpoints):
         try:
             number = round_of(row.checkpoints).number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from treadle.admin.audit import TASK, AuditEntry, entry_of
 from treadle.admin.explain import explain
 from treadle.admin.explain.cleanup import other_id
 from treadle.admin.explain.facts import Facts, is_due, limits_within, made_by
+from treadle.admin.explain.locked import locked
 from treadle.admin.job_filters import id_of
 from treadle.core import ids
 from treadle.core.command_lines import command
@@ -68,9 +69,10 @@ class Reader:
         if (other := other_id(facts)) is not None:
             facts = replace(facts, other=self._visible((await self._storage.get([other]))[0]))
         if row.state is State.WAITING:
-            ups = [self._visible(up) for up in await self._storage.get(row.after)]
+            ups = await self._visible_rows(row.after)
             upstreams = dict(zip(row.after, ups, strict=False))
-            return replace(facts, upstreams=upstreams, holder=await self._holder(row, ups))
+            lock = await locked(self._visible_rows, row, ups)
+            return replace(facts, upstreams=upstreams, holder=await self._holder(row, ups), lock=lock)
         facts = replace(facts, paused=await self._paused(row, seen))
         if row.state is not State.READY:
             return facts
@@ -84,6 +86,9 @@ class Reader:
             rivals=await self._rivals(row, seen),
             parent=made_by(runs, row.job.id) if ids.stem(row.job.id) is not None else None,
         )
+
+    async def _visible_rows(self, ids: Sequence[str]) -> list[Record | None]:
+        return [self._visible(row) for row in await self._storage.get(ids)]
 
     async def _seen(self, row: Record) -> Glance:
         """Queues, workers and limits if the sentence needs them, and the storage's time: it decides what is due, and

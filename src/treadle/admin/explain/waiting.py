@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from treadle.admin.explain.facts import Facts
+from treadle.admin.explain.locked import words, words_of_row
 from treadle.admin.explain.running import still_running
 from treadle.admin.explain.wording import at, count, named, on_job, set_limit, worker_of
 from treadle.core.command_lines import command
@@ -10,16 +11,21 @@ from treadle.core.defaults import SIGNAL_ROW
 from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
 from treadle.storage import bound_of, bounds_in
+from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import signal_name
 
 
 def waiting(facts: Facts) -> str:
     row, upstreams = facts.row, facts.upstreams
     until = f", until {at(row.due_at)} at most" if row.due_at is not None else ""
+    if (lock := lock_of(row.job)) is not None:
+        return words_of_row(lock)
     if not row.job.task:
         if (name := signal_name(row)) is not None:
             return f"It is the signal {name!r} of another job: it waits until a caller sends it{until}."
         return f"It is a promise: it waits until a caller settles it{until}."
+    if facts.lock is not None:
+        return words(facts.lock)
     open_ = [id for id, up in upstreams.items() if up is None or not up.state.final]
     signals = [(id, name) for id in open_ if (up := upstreams[id]) and (name := signal_name(up)) is not None]
     if signals and len(open_) == 1:

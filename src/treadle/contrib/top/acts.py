@@ -24,6 +24,7 @@ from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.queue_rules import ALL, OF
 from treadle.core.redaction import in_line
+from treadle.policy.pauses import due_at
 from treadle.server.overview import QueueOverview
 
 if TYPE_CHECKING:
@@ -198,9 +199,10 @@ class Acts:
         return Act(question, f"{row.id}. {detail}", yes, lambda: self._job(row.id, verb))
 
     def _due(self, row: Record) -> str:
-        if row.due_at is None or row.queue_position is not None:
+        due = due_at(row)
+        if due is None or row.queue_position is not None:
             return ""
-        return f", {lasts(max(0.0, row.due_at - self._app._core.now()))} before it is due"
+        return f", {lasts(max(0.0, due - self._app._core.now()))} before it is due"
 
     async def _job(self, id: str, verb: JobVerb) -> str:
         jobs = self._app.jobs

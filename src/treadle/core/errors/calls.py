@@ -68,9 +68,9 @@ class TooLarge(TreadleError, ValueError):
         super().__init__(f"{what} is {size:,} long, the limit is {limit:,}{advice and f'; {advice}'}")
 
     @classmethod
-    def of_result(cls, what: str, size: int, limit: int) -> TooLarge:
-        """The error of a function whose result is too large: its job fails at once."""
-        error = cls(what, size, limit, "store the data elsewhere and return a reference to it")
+    def of_result(cls, what: str, size: int, limit: int, cure: str = "") -> TooLarge:
+        """The error of a function whose result is too large: its job fails at once. `cure`: what else helps."""
+        error = cls(what, size, limit, f"{cure}store the data elsewhere and return a reference to it")
         error.fails_as = RESULT
         return error
 

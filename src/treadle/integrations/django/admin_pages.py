@@ -20,6 +20,7 @@ from treadle.core.model import Record, State
 from treadle.core.redaction import visible, without_secrets
 from treadle.integrations.django.results import moment
 from treadle.policy import attempts
+from treadle.policy.pauses import due_at, paused_at
 from treadle.storage import whole_row
 
 PAGE: Final = 50  # jobs on a page
@@ -182,7 +183,8 @@ async def job_page(core: AppCore, id: str, payloads: bool) -> JobPage:
         ("Queue", job.queue),
         ("Priority", job.priority),
         ("Created", moment(row.created_at)),
-        ("Due", moment(row.due_at) if row.state is State.READY else None),
+        ("Due", moment(due_at(row)) if row.state is State.READY else None),
+        ("Paused", moment(paused_at(row))),
         ("Started", moment(row.started_at)),
         ("Ended", moment(row.ended_at)),
         ("Deadline", moment(row.deadline_at)),

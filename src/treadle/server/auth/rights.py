@@ -26,6 +26,7 @@ from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.refused import Refused
 from treadle.server.time_slices import in_turns
+from treadle.workflow.locks import LOCK
 from treadle.workflow.signals import ONCE
 
 CLAIM_ID: Final = 40  # characters kept for the claim id after a worker's name
@@ -46,7 +47,7 @@ def need(token: Token, scope: str) -> None:
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
-    of_work = ONCE, cleanups.PREFIX
+    of_work = ONCE, LOCK, cleanups.PREFIX
     if not token.may("enqueue") and not all(job.id.startswith(of_work) or job.task == audit.TASK for job in jobs):
         need(token, "enqueue")
     if not token.queues and not any(job.task == audit.TASK for job in jobs):

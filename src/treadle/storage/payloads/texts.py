@@ -29,7 +29,7 @@ OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
 # checkpoints that all processes read, with or without keys
-_NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version")
+_NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
 ALL: Final = ("payload", "result", "value", "checkpoints")
 

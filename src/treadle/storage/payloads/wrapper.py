@@ -44,7 +44,9 @@ class PayloadStorage(StorageProxy):
     @property
     def capabilities(self) -> Capabilities:
         keys = () if self.texts.keys is None else self.texts.keys.names
-        return replace(self.storage.capabilities, payloads=self.texts.objects is not None, keys=keys)
+        has_blobs = self.texts.objects is not None
+        offload = self.texts.above if has_blobs else 0
+        return replace(self.storage.capabilities, payloads=has_blobs, offload=offload, keys=keys)
 
     async def open(self, look: bool = False) -> None:
         """Open the storage. Raises BadOption if the blob store has the texts of another storage."""
