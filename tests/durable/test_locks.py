@@ -467,3 +467,19 @@ async def test_a_history_with_locks_is_replayed(app: App, clock: HandClock) -> N
     ended, asleep, waits = await replay(app, [one async for one in histories(app._core, {"task": "book"})])
     assert [one.stopped_at for one in (ended, asleep, waits)] == [None, "sleep:sleep", "lock:account:7"]
     assert account.entered == before
+
+
+async def test_the_clock_of_a_test_does_not_wait_for_the_row_of_a_free_lock() -> None:
+    app = App("memory://")
+
+    @app.task
+    async def book() -> None:
+        async with current().lock("x"):
+            await current().sleep(HOUR)
+
+    async with app.testing() as t:
+        before = t.clock()
+        jobs = [await book.enqueue() for _ in range(2)]
+        await t.finish()
+        assert [await job.result(0) for job in jobs] == [None, None]
+        assert t.clock() - before < 2 * HOUR + 1

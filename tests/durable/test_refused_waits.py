@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,6 +37,16 @@ async def timeout_in_a_helper() -> None:
 
     async with limited():
         await current().sleep(60)
+
+
+async def timeout_in_a_generator() -> None:
+    async def pages() -> AsyncIterator[int]:
+        async with asyncio.timeout(5):
+            await current().sleep(60)
+        yield 1
+
+    async for _ in pages():
+        pass
 
 
 async def time_of_anyio() -> None:
@@ -79,6 +89,7 @@ REFUSED = (
     (timeout, "current().timeout"),
     (timeout_in_a_variable, "current().timeout"),
     (timeout_in_a_helper, "current().timeout"),
+    (timeout_in_a_generator, "current().timeout"),
     (timeout_around_tasks, "current().timeout"),
     (time_of_anyio, "current().timeout"),
     (scope_of_anyio, "current().timeout"),

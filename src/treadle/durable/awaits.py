@@ -16,7 +16,7 @@ import gc
 import math
 from asyncio import locks, queues, tasks
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import MethodType
+from types import AsyncGeneratorType, MethodType
 from typing import Any, Final, NamedTuple
 
 DEPTH: Final = 3  # references from the frames of a task to a lock that it holds
@@ -25,6 +25,7 @@ REACHED: Final = 2_000  # objects that are looked at for that in each task
 TIMED: Final = "asyncio.timeout and asyncio.wait_for begin anew in each run; write `async with current().timeout(...)`"
 RACED: Final = "asyncio takes what is done first, which may differ in the next run; use current().first or as_completed"
 _PRIMITIVES: Final = (locks.__file__, queues.__file__)
+_GENERATED: Final = ("async_generator_asend", "async_generator_athrow")  # what `async for` and `aclose` await
 
 Task = asyncio.Task[Any]
 
@@ -156,11 +157,19 @@ def _awaiting(seen: Mapping[Task, Await], root: Task | None) -> set[Task]:
 
 
 def _chain(task: Task) -> Iterator[Any]:
-    """The coroutines of a task, each awaited by the one before it."""
-    coroutine: Any = task.get_coro()
-    while getattr(coroutine, "cr_frame", None) is not None:
-        yield coroutine
-        coroutine = coroutine.cr_await
+    """The coroutines and asynchronous generators of a task, each awaited by the one before it."""
+    code: Any = task.get_coro()
+    while code is not None:
+        if type(code).__name__ in _GENERATED:
+            code = next(thing for thing in gc.get_referents(code) if type(thing) is AsyncGeneratorType)
+        if _frame_of(code) is None:
+            return
+        yield code
+        code = code.ag_await if type(code) is AsyncGeneratorType else code.cr_await
+
+
+def _frame_of(code: Any) -> Any:
+    return getattr(code, "ag_frame" if type(code) is AsyncGeneratorType else "cr_frame", None)
 
 
 def _is_timed(task: asyncio.Task[Any], chain: list[Any]) -> bool:
@@ -193,7 +202,7 @@ def _cuts_off(task: asyncio.Task[Any], manager: Any) -> bool:
 
 def _groups(task: asyncio.Task[Any], chain: list[Any]) -> Iterator[asyncio.TaskGroup]:
     """The groups of asyncio in whose blocks the task is, in one of these coroutines, or at whose end it waits."""
-    inner = chain[-1].cr_frame.f_locals.get("self") if chain else None
+    inner = _frame_of(chain[-1]).f_locals.get("self") if chain else None
     for manager in (inner, *(manager for coroutine in chain for manager in _managers(coroutine))):
         if isinstance(manager, asyncio.TaskGroup) and getattr(manager, "_parent_task", None) is task:
             yield manager
@@ -205,7 +214,7 @@ def _futures(waiter: Any, chain: list[Any]) -> list[Any] | None:
         return [waiter]
     if hasattr(waiter, "_children"):  # of asyncio.gather
         return list(waiter._children)
-    inner = chain[-1].cr_frame.f_locals if chain else {}
+    inner = _frame_of(chain[-1]).f_locals if chain else {}
     if "_wait" in _names(chain):
         return list(inner["fs"])
     group = inner.get("self")
@@ -220,7 +229,7 @@ def _refuse_races(task: Task, chain: list[Any]) -> None:
     if "wait_for" in names or _is_timed(task, chain):
         raise Refused(TIMED)
     if "_wait" in names:
-        inner = chain[-1].cr_frame.f_locals
+        inner = _frame_of(chain[-1]).f_locals
         if inner["timeout_handle"] is not None:
             raise Refused(TIMED)
         if inner["return_when"] != asyncio.ALL_COMPLETED:
@@ -233,11 +242,12 @@ def _is_race(names: Iterable[str]) -> bool:
 
 def _names(chain: list[Any]) -> list[str]:
     """The functions of asyncio for waits among these coroutines."""
-    return [coroutine.cr_code.co_qualname for coroutine in chain if coroutine.cr_code.co_filename == tasks.__file__]
+    codes = [_frame_of(coroutine).f_code for coroutine in chain]
+    return [code.co_qualname for code in codes if code.co_filename == tasks.__file__]
 
 
 def _primitive(chain: list[Any]) -> object:
     """The lock, event or queue of asyncio for which the last of these coroutines waits; None: it is something else."""
-    if not chain or chain[-1].cr_code.co_filename not in _PRIMITIVES:
+    if not chain or _frame_of(chain[-1]).f_code.co_filename not in _PRIMITIVES:
         return None
-    return chain[-1].cr_frame.f_locals.get("self")
+    return _frame_of(chain[-1]).f_locals.get("self")

@@ -112,3 +112,15 @@ def has_ended(place: object) -> bool:
         return True
     # `_log_traceback`: nothing has awaited the task yet, so the function does not know of the error.
     return place.done() and not getattr(place, "_log_traceback", False)
+
+
+def own_name(name: str) -> str:
+    """How the calls of two branches get keys of their own."""
+    kind, _, own = name.partition(":")
+    if kind in ("wait", "receive"):
+        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
+    if kind == "first":
+        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
+    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
+        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
+    return f"give each its own name, such as f'{name}:{{i}}'"

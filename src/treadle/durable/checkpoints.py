@@ -30,7 +30,7 @@ from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadStep, StepMismatch
 from treadle.core.model import OURS, Pairs
 from treadle.core.stored_text import FORMS, lacks
-from treadle.durable.branches import Branch, Position, begun_at, has_ended, place_here, position_here
+from treadle.durable.branches import Branch, Position, begun_at, has_ended, own_name, place_here, position_here
 from treadle.durable.failures import Failure
 from treadle.durable.history_size import HistorySize
 from treadle.tasks.options import Sizes
@@ -234,7 +234,7 @@ class Checkpoints:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
-                f"{_own_name(name)}",
+                f"{own_name(name)}",
             )
 
     def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
@@ -344,18 +344,6 @@ def check_name(name: Any) -> None:
             f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (Treadle names the second "
             "step of a name 'name#2'). It must not end in '&' or '>', or begin with 'treadle:'",
         )
-
-
-def _own_name(name: str) -> str:
-    """How the calls of two branches get keys of their own."""
-    kind, _, own = name.partition(":")
-    if kind in ("wait", "receive"):
-        return "call it for both before the branches begin, and await it in them, or use a mailbox for each"
-    if kind == "first":
-        return f"give each its own name, such as first(f'{own or kind}:{{i}}', ...)"
-    if kind in ("sleep", "timeout", "call", "map", "as_completed", "ended"):
-        return f"give each its own name, such as name=f'{own or kind}:{{i}}'"
-    return f"give each its own name, such as f'{name}:{{i}}'"
 
 
 _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)

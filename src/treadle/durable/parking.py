@@ -77,8 +77,7 @@ class Parking:
     def _decide(self) -> None:
         """Suspend the run if nothing else can happen in it."""
         self._check = None
-        run = self._run.run
-        if not self._parked or self._is_held or run.suspended_as is not None:
+        if not self._parked or self._is_held or self._run.run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
         is_at_end = any(parked.wait is None for parked in self._parked.values())
@@ -86,10 +85,7 @@ class Parking:
             is_late = any(parked.over.done() for parked in self._parked.values())
             others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
         except Refused as refused:
-            self._run.refuse(str(refused))
-            for parked in self._parked.values():
-                if not parked.over.done():
-                    parked.over.set_exception(BadStep(parked.request.key, str(refused)))
+            self._refuse(str(refused))
             return
         if others is None:
             self.changed()  # a task has not had its turn
@@ -104,13 +100,24 @@ class Parking:
             self.changed()
         elif is_at_end:
             self.release()
-        elif self._run.short_waits.fits(pending := first_of(self.pending)):
-            if self._looking is not None:
-                self._looking.cancel()
-            self._is_held = True
-            self._looking = self._run.backend.loop.create_task(self._hold(pending))
         else:
+            self._wait()
+
+    def _refuse(self, why: str) -> None:
+        self._run.refuse(why)
+        for parked in self._parked.values():
+            if not parked.over.done():
+                parked.over.set_exception(BadStep(parked.request.key, why))
+
+    def _wait(self) -> None:
+        """Keep the run in memory for a short wait, or suspend it."""
+        if not self._run.short_waits.fits(pending := first_of(self.pending)):
             self._suspend()
+            return
+        if self._looking is not None:
+            self._looking.cancel()
+        self._is_held = True
+        self._looking = self._run.backend.loop.create_task(self._hold(pending))
 
     def release(self) -> None:
         """Let the tasks go on that are where the history ends."""

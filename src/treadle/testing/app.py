@@ -39,6 +39,8 @@ from treadle.testing.given_storage import GROUP, MEMORY, UNFINISHED, Given, Give
 from treadle.testing.payloads import in_test
 from treadle.testing.transactions import Transactions, When, at_once
 from treadle.worker import InlineWorker, Runs
+from treadle.workflow.locks import is_free
+from treadle.workflow.plan import FLOW
 from treadle.workflow.signals import signal_name
 
 if TYPE_CHECKING:
@@ -279,12 +281,19 @@ class Testing:
 
     async def _recurs(self, wait: float) -> bool:
         """Whether nothing is left that a move of the clock can end: only schedules, and waits for signals without a
-        timeout, which both begin again for ever."""
+        timeout, which both begin again for ever; and locks that no job has, which no job waits for either."""
         own = Query(queue=defaults.SYSTEM_QUEUE, state=UNFINISHED, order="oldest", limit=GROUP, whole=True)
-        if wait <= ENDLESS and not any([_is_schedule(row) async for row in each_row(self.storage, own)]):
+        locks = Query(task=FLOW, state=UNFINISHED, order="oldest", limit=GROUP)
+        if wait <= ENDLESS and not any(
+            [_is_schedule(row) or is_free(row) for query in (own, locks) async for row in each_row(self.storage, query)]
+        ):
             return False
         async for row in each_row(self.storage, Query(state=UNFINISHED, order="oldest", limit=GROUP)):
-            endless = _is_schedule(row) or (signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW)
+            endless = (
+                _is_schedule(row)
+                or is_free(row)
+                or (signal_name(row) is not None and row.job.deadline == defaults.SIGNAL_ROW)
+            )
             if not endless and (row.due_at is not None or row.deadline_at is not None):
                 return False
         limits = await self.storage.limits()

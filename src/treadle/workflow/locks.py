@@ -109,6 +109,11 @@ def is_lock_row(row: Record, name: str) -> bool:
     return lock_of(row.job) == LockHeader(name)
 
 
+def is_free(row: Record) -> bool:
+    """Whether this is the row of a lock that no job has or waits for."""
+    return row.state is State.READY and row.queue_position is None and lock_of(row.job) is not None
+
+
 def ahead_of(turn: Record) -> str:
     """The turn for which this one waits; "": it is the first."""
     return next((up for up in turn.after if up.startswith(TURN)), "")

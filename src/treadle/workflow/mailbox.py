@@ -39,6 +39,7 @@ from treadle.workflow.signals import (
 
 ANSWER: Final = "treadle:answer:"  # prefix of the ids of rows that take an answer, or remember a key
 STRIDE: Final = 32  # turns between the rows that the first read looks at; the second reads those between two of them
+MOST_SIZE: Final = 1_048_576  # characters of the values that one call stores, unless a single one is longer
 PAUSES: Final = (2, 4, 8, 16, 8, 4, 2, 1)  # the longest pause after each try, in lengths of that try
 
 _read_payload = msgspec.json.Decoder(tuple[str, Raw]).decode
@@ -181,7 +182,7 @@ class Sending:
                 if waiting is not None:
                     await self._settle(waiting)
                 else:
-                    await self._store(turn, self._open[: last - turn + 1])
+                    await self._store(turn, self._group(last - turn + 1))
                 if not self._open:
                     return
                 if len(self._open) == open:
@@ -219,11 +220,19 @@ class Sending:
                 except ForeignRow as error:
                     self._end([message], error)
 
+    def _group(self, most: int) -> list[Message]:
+        """The next messages that one call stores: of those with the same key, the first."""
+        group, size = dict[str, Message](), 0
+        for message in self._open[:most]:
+            size += len(message.text)
+            if group and size > MOST_SIZE:
+                break
+            group.setdefault(message.tag or message.nonce, message)
+        return list(group.values())
+
     async def _store(self, turn: int, messages: Sequence[Message]) -> None:
-        """Store messages in rows of their own, from this turn on: all, or none if one of the rows is taken. Of those
-        with the same key, the first."""
+        """Store messages in rows of their own, from this turn on: all, or none if one of the rows is taken."""
         job = self._job.job
-        messages = list({message.tag or message.nonce: message for message in reversed(messages)}.values())[::-1]
         new = [replace(message.row(job, place), reach=self._reach) for place, message in enumerate(messages, turn)]
         further = [row for message in messages for row in self._further(message)]
         try:
