@@ -97,6 +97,8 @@ async def measure(url: str, sleepers: int, wait: float, waking: float) -> None:
         async with Worker(app, concurrency=SLOTS, queues=["quick", "sleepers"]):
             cpu = time.process_time()
             beside = await load.measured(SAMPLES, until)
+            if len(beside) < SAMPLES:
+                raise SystemExit("they woke before the jobs beside them were measured: give a longer --wait")
             print(_shown(f"{url}: beside them", beside, time.process_time() - cpu), flush=True)
             await asyncio.sleep(max(0.0, until - time.time()))
             cpu = time.process_time()
