@@ -61,7 +61,7 @@ class Load:
         if number % 3 == 0:
             return "/v1/jobs", {"task": "t", "queue": "plain", "args": [number]}, lambda answer: answer["id"]
         if number % 3 == 1:
-            due = {"payload": {"n": number}, "dueTime": int(time.time()) + 2}
+            due = {"payload": {"n": number}, "dueTime": int(time.time()) + 8}
             return "/", due, lambda answer: id_of(answer["jobId"])
         return "/jobs/create", {"binary_addr": f"{number:064x}"}, lambda answer: answer["job_id"]
 
@@ -146,7 +146,7 @@ async def claim_all(app: App, number: int) -> set[str]:
         found.extend(row.job.id for row in (await app.storage.claim(ask)).records)
         return len(found) >= number
 
-    await until(all_claimed, f"{number} claimed jobs")  # some are due in two seconds
+    await until(all_claimed, f"{number} claimed jobs")  # some are due in eight seconds
     assert len(found) == len(set(found))
     return set(found)
 
