@@ -323,7 +323,7 @@ async def test_stored_steps_are_bounded_in_number_and_size(spy: Spy, clock: Hand
         ledger.plain("text")
         return "x" * size
 
-    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, checkpoints=2850, steps=6)) as app:
+    async with App(storage=spy, clock=clock, sizes=Sizes(step=1000, checkpoints=2950, steps=6)) as app:
 
         @app.task
         async def t() -> str:

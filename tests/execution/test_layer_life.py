@@ -113,7 +113,7 @@ async def test_a_memo_reaches_the_next_run(tmp_path: Path) -> None:
 
         @app.task(name="sleeps")
         async def sleeps() -> None:
-            await current().sleep(0.01)
+            await current().sleep(0.05)
 
         @app.task(name="plain")
         async def plain() -> None: ...
