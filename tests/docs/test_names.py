@@ -43,7 +43,6 @@ OTHERS = {
     "shop/treadle_app.py": "a file that `treadle from celery` writes",
     "types.py": "a module of Python",
     "secrets.py": "a module of Python",
-    "platform.py": "a module of Python",
     "treadle.db": "the default file of the jobs",
     "treadle.jobs": "a logger",
     "treadle.access": "a logger",
