@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.durable.kit import Ledger
+from tests.waiting import turn
 from treadle import App, JobCancelled, JobFailed, Retry, State, current
 from treadle.policy.cleanups import cleanup_id
 from treadle.testing import HandClock, drain
@@ -55,11 +56,6 @@ async def waited(*branches: Any) -> None:
 TOGETHER = pytest.mark.parametrize("together", [gathered, grouped, grouped_and_inside, nested, waited])
 
 
-async def _turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 @shows("each branch of a cancelled job runs its `finally` to the end, and the undos of all branches run behind them")
 @TOGETHER
 @pytest.mark.parametrize("pause", ["sleep", "wait", "step"])
@@ -74,7 +70,7 @@ async def test_each_branch_runs_its_finally_to_the_end(app: App, ledger: Ledger,
         here = current()
         here.on_undo(do, f"undo {name}")
         await here.step(f"begin:{name}", do, f"begin {name}")
-        await _turns(turns)  # the others reach the end of the history earlier
+        await turn(turns)  # the others reach the end of the history earlier
         here.on_undo(do, f"undo more {name}")
         try:
             if pause == "sleep":
@@ -84,9 +80,9 @@ async def test_each_branch_runs_its_finally_to_the_end(app: App, ledger: Ledger,
             else:
                 await here.step.options(retry=Retry(attempts=9, base=DAY))(f"fail:{name}", ledger.do, f"fail {name}")
         finally:
-            await _turns(turns)
+            await turn(turns)
             await here.step(f"close:{name}", do, f"close {name}")
-            await _turns(turns)
+            await turn(turns)
             await here.step(f"tell:{name}", do, f"tell {name}")
 
     @app.task(retry=ONCE)
@@ -122,7 +118,7 @@ async def test_the_undos_of_a_slower_branch_run_after_a_failure(app: App, ledger
     async def branch(name: str, turns: int) -> None:
         here = current()
         await here.step(f"begin:{name}", ledger.do, f"begin {name}")
-        await _turns(turns)
+        await turn(turns)
         here.on_undo(ledger.do, f"undo {name}")
         await here.step(f"work:{name}", ledger.do, f"work {name}")
         await here.step(f"fail:{name}", ledger.do, f"fail {name}")
@@ -158,7 +154,10 @@ async def test_a_branch_that_replays_in_its_own_time_is_waited_for(app: App, led
         here = current()
         await here.step("late", ledger.do, "late")
         if slow:
-            await asyncio.sleep(0.1)
+            loop = asyncio.get_running_loop()
+            reply = loop.create_future()
+            loop.call_later(0.1, reply.set_result, None)
+            await reply
         here.on_undo(ledger.do, "undo late")
         await here.step("more", ledger.do, "more")
         await here.sleep(DAY, name="late")
@@ -279,7 +278,7 @@ async def test_undos_keep_their_places_if_another_branch_is_faster(app: App, clo
     async def branch(name: str) -> None:
         here = current()
         await here.step(f"begin:{name}", ledger.do, f"begin {name}")
-        await _turns(turns[name])
+        await turn(turns[name])
         here.on_undo(ledger.do, f"undo {name}")
         await here.step(f"work:{name}", ledger.do, f"work {name}")
         await here.sleep(DAY, name=name)
@@ -315,7 +314,7 @@ async def test_a_branch_that_ends_at_a_mark_waits_for_the_others(app: App, ledge
     async def slower() -> None:
         here = current()
         await here.step("begin", ledger.do, "begin")
-        await _turns(5)
+        await turn(5)
         here.on_undo(ledger.do, "undo")
         await here.step("work", ledger.do, "work")
         await here.sleep(DAY, name="slower")

@@ -257,7 +257,7 @@ async def test_each_run_of_durable_code_has_its_own(plain: App) -> None:
 
     @plain.task
     async def use(one: str = depends(session)) -> str:
-        await current().sleep(0.01)
+        await current().sleep(0.05)
         return one
 
     async with Worker(plain, poll=0.01):
