@@ -302,7 +302,10 @@ async def test_undos_keep_their_places_if_another_branch_is_faster(app: App, clo
 
 
 @pytest.mark.parametrize("mark", ["publish", "timeout"])
-async def test_a_branch_that_ends_at_a_mark_waits_for_the_others(app: App, ledger: Ledger, mark: str) -> None:
+@pytest.mark.parametrize("turns", [1, 5])
+async def test_a_branch_that_ends_at_a_mark_waits_for_the_others(
+    app: App, ledger: Ledger, mark: str, turns: int
+) -> None:
     async def marked() -> None:
         here = current()
         await here.sleep(60, name="marked")
@@ -314,7 +317,7 @@ async def test_a_branch_that_ends_at_a_mark_waits_for_the_others(app: App, ledge
     async def slower() -> None:
         here = current()
         await here.step("begin", ledger.do, "begin")
-        await turn(5)
+        await turn(turns)
         here.on_undo(ledger.do, "undo")
         await here.step("work", ledger.do, "work")
         await here.sleep(DAY, name="slower")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from treadle.concurrency.spawn import started
 from treadle.core.errors import BadStep
 from treadle.durable.awaits import Refused, groups_of, others_of
 from treadle.durable.backend import Suspend
@@ -117,7 +118,7 @@ class Parking:
         if self._looking is not None:
             self._looking.cancel()
         self._is_held = True
-        self._looking = self._run.backend.loop.create_task(self._hold(pending))
+        self._looking = started(self._hold(pending), loop=self._run.backend.loop)
 
     def release(self) -> None:
         """Let the tasks go on that are where the history ends."""
