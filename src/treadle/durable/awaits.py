@@ -161,7 +161,7 @@ def _chain(task: Task) -> Iterator[Any]:
     code: Any = task.get_coro()
     while code is not None:
         if type(code).__name__ in _GENERATED:
-            code = next(thing for thing in gc.get_referents(code) if type(thing) is AsyncGeneratorType)
+            code = next((thing for thing in gc.get_referents(code) if type(thing) is AsyncGeneratorType), None)
         if _frame_of(code) is None:
             return
         yield code
