@@ -83,6 +83,7 @@ def _run_in_root(version: str, words: list[str]) -> int:
     passed = [f"{name}={value}" for name, value in os.environ.items() if PASSED.fullmatch(name)]
     with tempfile.TemporaryDirectory(prefix="treadle-", dir=root) as clone:  # several runs may use one root
         _clone(clone)
+        os.chmod(clone, 0o755)  # tests run programs as other users
         enter = f"git config --global --replace-all safe.directory '*'; cd /{Path(clone).name}"
         ran = subprocess.run(
             [
