@@ -139,3 +139,23 @@ async def test_a_timeout_around_steps_alone_is_allowed(app: App, ledger: Ledger,
     clock.advance(60)
     await drain(app)
     assert await job.result(0) == "done"
+
+
+@pytest.mark.usefixtures("tasks")
+async def test_a_time_around_a_reply_next_to_a_wait_is_allowed(app: App, clock: HandClock) -> None:
+    async def reply() -> str:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        loop.call_later(0.05, answer.set_result, "reply")
+        async with asyncio.timeout(50):
+            return await answer
+
+    @app.task(retry=AGAIN)
+    async def boss() -> Any:
+        return (await asyncio.gather(current().sleep(60), current().step("reply", reply)))[1]
+
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert await job.result(0) == "reply"

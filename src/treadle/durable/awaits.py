@@ -24,6 +24,7 @@ REACHED: Final = 2_000  # objects that are looked at for that in each task
 
 TIMED: Final = "asyncio.timeout and asyncio.wait_for begin anew in each run; write `async with current().timeout(...)`"
 RACED: Final = "asyncio takes what is done first, which may differ in the next run; use current().first or as_completed"
+STORAGE: Final = "durable_backend.py"  # the module that calls the storage for durable code
 _PRIMITIVES: Final = (locks.__file__, queues.__file__)
 _GENERATED: Final = ("async_generator_asend", "async_generator_athrow")  # what `async for` and `aclose` await
 
@@ -93,20 +94,34 @@ def groups_of(known: Iterable[Task], root: Task | None) -> list[asyncio.TaskGrou
 def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | None:
     """The awaits of this task; None: it is about to run. Raises Refused if it `refuses`."""
     chain = list(_chain(task))
-    if refuses:
-        _refuse_races(task, chain)
     if task in parked:
+        if refuses:
+            _refuse_races(task, chain)
         return Await(chain)
     waiter = getattr(task, "_fut_waiter", None)
     if waiter is None or waiter.done():
         return None
-    if (awaited := _futures(waiter, chain)) is None:
-        if not refuses and _is_race(_names(chain)):
+    awaited = _futures(waiter, chain)
+    primitive = _primitive(chain) if awaited is None else None
+    is_race = _is_race(_names(chain))
+    # A time around anything else, such as a reply or a call of the storage, is no time around a wait.
+    if refuses and (awaited is not None or primitive is not None or is_race) and not _is_at_storage(chain):
+        _refuse_races(task, chain)
+    if awaited is None:
+        if not refuses and is_race:
             return Await(chain)  # its tasks are known if they use durable code
-        primitive = _primitive(chain)
         return Await(chain, (), [waiter]) if primitive is None else Await(chain, primitive=primitive, waiter=waiter)
     tasks = [other for other in awaited if isinstance(other, asyncio.Task)]
     return Await(chain, tasks, [other for other in awaited if not isinstance(other, asyncio.Task)])
+
+
+def _is_at_storage(chain: list[Any]) -> bool:
+    """Whether the task is in a call of the storage, whose drivers have times of their own."""
+    return any(_code_of(code).co_filename.endswith(STORAGE) for code in chain)
+
+
+def _code_of(code: Any) -> Any:
+    return code.ag_code if type(code) is AsyncGeneratorType else code.cr_code
 
 
 def _closed(seen: Mapping[Task, Await], parked: Collection[Task]) -> list[asyncio.Future[Any]]:
