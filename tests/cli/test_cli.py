@@ -337,6 +337,25 @@ def test_lists_are_tables_for_people(cli: Run) -> None:
     assert found(cli, "jobs", "list", "--queue", "nobody") == []
 
 
+@pytest.mark.parametrize("name", [None, "pay"])
+def test_show_has_the_end_of_a_time_limit(cli: Run, name: str | None) -> None:
+    async def store() -> None:
+        app = App("sqlite:///treadle.db")
+
+        @app.task
+        async def limited() -> None:
+            async with current().timeout(3_600, name=name):
+                await current().sleep(60)
+
+        async with app:
+            await limited.options(id="limited").enqueue()
+            await drain(app)
+
+    asyncio.run(store())
+    shown = cli("jobs", "show", "limited")[1]
+    assert shown.count("lasts until") == shown.count("sleeps until") == 1
+
+
 def test_show_and_explain_print_the_job(cli: Run) -> None:
     cli("enqueue", "t", "1", "--kw", "b=2", "--id", "one", "--delay", "1h")
     code, out, _ = cli("jobs", "show", "one")

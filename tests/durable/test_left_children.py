@@ -48,6 +48,10 @@ class Family:
             assert done.index == 1
             return
 
+    async def both(self) -> None:
+        here = current()
+        await asyncio.gather(here.call(self.slow.job(1)), here.call(self.quick.job()))
+
     async def failed_branch(self) -> None:
         """The other branches of `gather` wait on when it has raised the error of the first."""
         here = current()
@@ -202,12 +206,7 @@ async def test_the_error_of_a_branch_that_leaves_the_function_ends_the_others(ap
 async def test_a_failed_child_ends_its_siblings_and_a_retry_calls_others(app: App, family: Family) -> None:
     family.ledger.fail["quick"] = 1
 
-    @app.task(retry=ONCE)
-    async def parent() -> None:
-        here = current()
-        await asyncio.gather(here.call(family.slow.job(1)), here.call(family.quick.job()))
-
-    job = await parent.enqueue()
+    job = await app.task(retry=ONCE)(family.both).enqueue()
     await drain(app)
     assert (await app.jobs.get(job)).state is State.FAILED
     assert await family.states() == [State.CANCELLED]
@@ -279,12 +278,7 @@ async def test_a_retry_waits_until_the_children_have_been_cancelled(app: App, fa
     """A child that the next run awaits must not be cancelled because of the ending before."""
     family.ledger.fail["quick"] = 1
 
-    @app.task(retry=ONCE)
-    async def parent() -> None:
-        here = current()
-        await asyncio.gather(here.call(family.slow.job(1)), here.call(family.quick.job()))
-
-    job = await parent.enqueue()
+    job = await app.task(retry=ONCE)(family.both).enqueue()
     for error in (ValueError, JobFailed):
         with pytest.raises(error):
             await drain(app, raise_errors=True)

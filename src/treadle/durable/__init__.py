@@ -48,6 +48,7 @@ from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
 from treadle.durable.steps import Durable as Durable
 from treadle.durable.time_limits import TimeLimit as TimeLimit
+from treadle.durable.time_limits import is_limit as is_limit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
 from treadle.durable.tries import step_options as step_options

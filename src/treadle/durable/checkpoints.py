@@ -106,7 +106,7 @@ class StepRequest(Struct, frozen=True):
     def is_recorded(self) -> bool:
         """Whether its entry has a value, and nothing else is to be decided."""
         entry = self.entry
-        return entry is not None and entry.failure is UNSET and (entry.value is not UNSET or entry.text is not UNSET)
+        return entry is not None and entry.failure is UNSET and entry.has_value
 
     def entry_of(self, **fields: Any) -> Checkpoint:
         """An entry of this step."""
