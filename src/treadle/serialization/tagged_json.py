@@ -287,7 +287,8 @@ def _refusal(value: object, annotated: bool = True) -> str:
         if not annotated:
             data = "value.model_dump(mode='json')" if is_model(kind) else "msgspec.to_builtins(value)"
             data = "value.value" if isinstance(value, Enum) else data
-            return f"holds {found(value)}, and no annotation can name {kind.__name__} here: pass plain data, such as {data}"
+            why = f"no annotation can name {kind.__name__} here"
+            return f"holds {found(value)}, and {why}: pass plain data, such as {data}"
         return (
             f"holds {found(value)}, and no annotation names {kind.__name__}: annotate the parameter or the return "
             "value with it"
