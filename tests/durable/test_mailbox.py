@@ -203,9 +203,7 @@ async def test_values_that_cannot_be_sent_are_refused(app: App) -> None:
         await app.jobs.send(job, "add", object())
     with pytest.raises(BadOption, match=r"no annotation can name Mood here: pass plain data, such as value\.value"):
         await app.jobs.signal(job, "mood", Mood.CALM)
-    with pytest.raises(
-        BadOption, match=r"can name Sum here: pass .*, such as msgspec\.to_builtins\(value\)"
-    ):
+    with pytest.raises(BadOption, match=r"can name Sum here: pass .*, such as msgspec\.to_builtins\(value\)"):
         await app.jobs.send(job, "add", [Sum(1)])
     with pytest.raises(BadOption, match=r"name Approval here: pass .*, such as value\.model_dump\(mode='json'\)"):
         await app.jobs.ask(job, "add", {"by": Approval(by="ada")})
