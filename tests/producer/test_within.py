@@ -348,7 +348,7 @@ async def test_invalid_calls_within_a_transaction_are_refused(app: App, path: Pa
     memory.task(name="send")(len)
     with (
         closing(sqlite3.connect(path)) as db,
-        pytest.raises(Unsupported, match=r"give the app an Outbox\(url of your database\)") as told,
+        pytest.raises(Unsupported, match="PostgreSQL or an Outbox, or enqueue") as told,
     ):
         await memory.enqueue(spec(memory, "ada"), within=db)
     assert told.value.storage == "MemoryStorage"
