@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
-from treadle.admin.again import Again
 from treadle.admin.audit import Receipt, without_entries
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
@@ -55,15 +54,17 @@ class JobLooks:
         self.names, self._moved, self._scope = names, moved, scope
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts = acts.Acts(client, storage, scope.queues, receipt=scope.receipt)
-        self._again = Again(self, self._acts, client, storage)
 
-    def within(self, queues: tuple[str, ...]) -> Self:
+    def within(self, queues: tuple[str, ...], receipt: Receipt | None = None) -> Self:
         """A view for a caller whose rights cover these queues only; (): all queues.
 
         Jobs of other queues are unknown by id, and no call changes them, even if they are children of visible jobs.
-        Lists must name a queue.
+        Lists must name a queue. receipt: an act on one job completes this entry of the audit log with the call that
+        changes the job.
         """
-        return self._with(replace(self._scope, queues=queues)) if queues else self
+        if not queues and receipt is None:
+            return self
+        return self._with(replace(self._scope, queues=queues or self.reach, receipt=receipt))
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -76,10 +77,6 @@ class JobLooks:
         """A view whose searches find no secrets: `hide` replaces them in values, and `shown` in rows. With
         `payloads=False` searches ignore all arguments and errors."""
         return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
-
-    def recorded(self, receipt: Receipt | None) -> Self:
-        """A view whose acts on one job complete their entry of the audit log with the call that changes the job."""
-        return self if receipt is None else self._with(replace(self._scope, receipt=receipt))
 
     def _with(self, scope: JobScope) -> Self:
         return type(self)(

@@ -11,6 +11,7 @@ from typing import Any
 
 from treadle.admin import acts
 from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN, Condition, matching, refuse
+from treadle.admin.again import Again
 from treadle.admin.audit import is_entry
 from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
 from treadle.admin.job_looks import Filter, Told
@@ -130,7 +131,7 @@ class Jobs(JobMessages):
         Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, that has not
         begun, or that waits for its children after its function has run; KeyHeld if another job now holds its key.
         """
-        await self._again.rerun(id_of(job), from_step)
+        await self._again().rerun(id_of(job), from_step)
 
     async def fork(
         self,
@@ -149,7 +150,10 @@ class Jobs(JobMessages):
         Stale for a row of Treadle's own, or for a job that has not begun.
         """
         encode = None if args is None and kwargs is None else partial(self._payload, args or (), kwargs or {})
-        return self.job_of(await self._again.fork(id_of(job), from_step, encode))
+        return self.job_of(await self._again().fork(id_of(job), from_step, encode))
+
+    def _again(self) -> Again:
+        return Again(self, self._acts, self._client, self._storage)
 
     def _payload(self, args: Sequence[object], kwargs: Mapping[str, object], row: Record) -> str:
         task = self._tasks.get(row.job.task)

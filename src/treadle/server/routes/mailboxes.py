@@ -12,12 +12,11 @@ from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Answered, AskSent, MessageSent, SignalAsked, ValueRead
-from treadle.server.routes.shown import value_shown
+from treadle.server.routes.shown import jobs_of, value_shown
 from treadle.server.settings import Settings
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.admin import Jobs
     from treadle.app.core import AppCore
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ class MailboxRoutes:
         The answer is 409 if the job has the signal already, or has ended.
         """
         with _own_rows(call), call.heard() as warnings:
-            await self._jobs(call).signal(call.part("id"), call.body.name, call.body.value)
+            await jobs_of(self._core, call).signal(call.part("id"), call.body.name, call.body.value)
         return Acted(1, warnings.text)
 
     @Operation(
@@ -61,7 +60,7 @@ class MailboxRoutes:
         messages wait there.
         """
         with _own_rows(call):
-            await self._jobs(call).send(call.part("id"), call.body.name, call.body.value, key=call.body.key)
+            await jobs_of(self._core, call).send(call.part("id"), call.body.name, call.body.value, key=call.body.key)
         return Acted(1)
 
     @Operation(
@@ -79,7 +78,7 @@ class MailboxRoutes:
         or ends without an answer.
         """
         message, limit = call.body, min(call.body.timeout, self._settings.max_wait)
-        jobs, id = self._jobs(call), call.part("id")
+        jobs, id = jobs_of(self._core, call), call.part("id")
         with _own_rows(call):
             row = await jobs.get(id)
             answer = await self._in_time(
@@ -93,7 +92,7 @@ class MailboxRoutes:
 
         The call waits for the first one; the answer is 408 if there is none in time.
         """
-        jobs, id, name = self._jobs(call), call.part("id"), call.query.name
+        jobs, id, name = jobs_of(self._core, call), call.part("id"), call.query.name
         row = await jobs.get(id)
         if not rights.sees(call.token, row):
             raise UnknownJob(id)
@@ -114,9 +113,6 @@ class MailboxRoutes:
         if result is None:
             raise Refused(408, "timeout", "the server stops, or the client has disconnected")
         return result[0]
-
-    def _jobs(self, call: Call[Any, Any]) -> Jobs:
-        return self._core.jobs.within(call.token.queues)
 
 
 @contextmanager

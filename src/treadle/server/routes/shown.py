@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -13,6 +13,10 @@ from treadle.core.plain_json import read_json
 from treadle.server.errors import Refused
 from treadle.server.operation import Call
 from treadle.server.shown_payloads import ENCODE
+
+if TYPE_CHECKING:
+    from treadle.admin import Jobs
+    from treadle.app.core import AppCore
 
 
 def hidden_by(redaction: Redaction) -> Hide:
@@ -52,6 +56,12 @@ def one_queue(call: Call[Any, Any], queue: str | None, how: str) -> str | None:
     if chosen is None and token.queues:
         raise Refused(403, "forbidden", f"the token {token.name!r} may read {', '.join(token.queues)}: {how}")
     return chosen
+
+
+def jobs_of(core: AppCore, call: Call[Any, Any]) -> Jobs:
+    """A view of `app.jobs` with the queues of the caller's token, whose acts complete the call's entry of the audit
+    log."""
+    return core.jobs.within(call.token.queues, call.receipt)
 
 
 def names_of(text: str | None) -> Sequence[str]:
