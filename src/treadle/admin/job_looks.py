@@ -28,7 +28,7 @@ from treadle.policy.cleanups import cleanup_id, with_published
 from treadle.policy.pauses import is_paused
 from treadle.policy.retry import read_policy
 from treadle.producer import Client
-from treadle.storage import check_stays, whole_row
+from treadle.storage import Pages, check_stays, whole_row
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
@@ -182,14 +182,9 @@ class JobLooks:
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.list(cursor=cursor, limit=500, order="oldest", **filters)
+        async for page in Pages(lambda cursor: self.list(cursor=cursor, limit=500, order="oldest", **filters)):
             for row in page.records:
                 yield row
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def history(
         self,

@@ -252,12 +252,7 @@ async def _count(app: App, filters: Filters) -> int:
     """The number of jobs that match. A search has to read them."""
     if "search" not in filters:
         return (await app.jobs.list(limit=0, count=True, **filters)).total or 0
-    matching, cursor = 0, None
-    while True:
-        page = await app.jobs.list(cursor=cursor, limit=500, order="oldest", **filters)
-        matching, cursor = matching + len(page.records), page.cursor
-        if cursor is None:
-            return matching
+    return len([row.id async for row in app.jobs.iterate(**filters)])
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:
