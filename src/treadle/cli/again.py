@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.enqueue import value_of
-from treadle.cli.ids import hinting, stored_ids
+from treadle.cli.filters import hinting, stored_ids
 from treadle.cli.output import data
 from treadle.cli.target import Target, audited, pairs, targeted
 

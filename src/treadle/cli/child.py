@@ -23,13 +23,12 @@ import msgspec
 
 from treadle.app import App
 from treadle.cli import event_loop
-from treadle.cli.app_loader import find_any, find_app, serve_main_names
-from treadle.cli.greeting import greet
+from treadle.cli.app_loader import app_at, find_any, find_app, serve_main_names
 from treadle.cli.output import USAGE, Stop, note, place, plural
-from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
+from treadle.cli.supervise import greet
 from treadle.core import file_urls
 from treadle.core.errors import StorageError
 from treadle.storage import file_system, kind_of

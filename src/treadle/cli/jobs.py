@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from treadle.admin import query_of, text_of, words_of
 from treadle.cli import job_view
 from treadle.cli.estimates import repeated, show_estimate
-from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
+from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered, hinting, stored_ids
 from treadle.cli.group import Group, Lazy
-from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
 from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, table
 from treadle.cli.progress import Bar

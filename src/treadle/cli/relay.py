@@ -12,10 +12,9 @@ import click
 
 from treadle.cli import event_loop
 from treadle.cli.app_loader import find_app
-from treadle.cli.app_options import app_option, required_app
 from treadle.cli.group import HELP, Group
 from treadle.cli.listing import listed
-from treadle.cli.options import logging, number, probed, probes_of
+from treadle.cli.options import app_option, logging, number, probed, probes_of, required_app
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
 from treadle.core.errors import PASSING, StorageError
 from treadle.outbox import Outbox, OutboxRow, OutboxStats

@@ -17,9 +17,9 @@ from treadle.server.incoming_rows import users_row as users_row
 from treadle.server.longpoll import LongPoll as LongPoll
 from treadle.server.middleware import allowed as allowed
 from treadle.server.middleware import caller as caller
-from treadle.server.repeated_claims import RepeatedClaims as RepeatedClaims
 from treadle.server.request_body import body as body
 from treadle.server.request_body import spelled as spelled
+from treadle.server.routes.runner_claims import RepeatedClaims as RepeatedClaims
 from treadle.server.runner_metrics import RunnerMetrics as RunnerMetrics
 from treadle.server.serve import Serving as Serving
 from treadle.server.settings import GRACE as GRACE

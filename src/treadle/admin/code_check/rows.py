@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from treadle.admin.code_check.findings import Findings, Patch
-from treadle.admin.code_check.patches import PatchChecks
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.model import OURS, Presence, Record, State
@@ -245,3 +244,30 @@ class PlacementChecks:
                 level="note",
                 row=row,
             )
+
+
+class PatchChecks:
+    """Counts the unfinished jobs that take the new code of a patch, and those that may take its old code."""
+
+    def __init__(self) -> None:
+        self._patches: dict[tuple[str, str], Patch] = {}
+
+    def add(self, task: str, names: Iterable[str]) -> None:
+        """Note the patches in the source of a task."""
+        for name in names:
+            self._patches.setdefault((task, name), Patch(task=task, name=name))
+
+    def look(self, row: Record, names: Iterable[str]) -> None:
+        """Count a job with checkpoints."""
+        keys = {key for key, _ in row.checkpoints if not key.startswith(OURS)}
+        for name in names if keys else ():
+            patch = self._patches[row.job.task, name]
+            if f"{PATCHED}{name}" in keys:
+                patch.new += 1
+            else:
+                patch.old += 1
+                patch.example = patch.example or row.id
+
+    def sorted(self) -> list[Patch]:
+        """By task and name."""
+        return [self._patches[key] for key in sorted(self._patches)]

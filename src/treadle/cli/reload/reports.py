@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from treadle.cli import app_loader
-from treadle.cli.reload.files import Mark, marks
+from treadle.cli.reload.watcher import Mark, marks
 
 VARIABLE: Final = "TREADLE_RELOAD_FD"
 PAUSE: Final = 0.5  # s between two looks at sys.modules, for imports inside functions

@@ -6,24 +6,30 @@ database another name; the App then follows it.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from msgspec.structs import replace
 
 from treadle.app import App
 from treadle.app.storage_choice import StorageChoice
+from treadle.core import clock
 from treadle.core.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, discovery, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
-from treadle.integrations.django.in_memory import InMemoryDatabase
-from treadle.integrations.django.kept_open import KeptOpen
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
+from treadle.storage import Bound, MemoryStorage, StorageProxy, make_tables_in_memory, within_memory
+from treadle.storage.contract import Capabilities
 from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
@@ -214,3 +220,82 @@ def stores() -> list[JobStore]:
 def connection_of(store: JobStore) -> Any:
     """This thread's connection to the database with the jobs, or with the outbox."""
     return connections[store.database or store.outbox]
+
+
+class InMemoryDatabase(StorageProxy):
+    """Stores jobs within transactions on a SQLite database in memory; everything else finds no job."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(clock.wall))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.storage.capabilities, transactions=True)
+
+    def within(self, given: Any) -> Bound:
+        return within_memory(given, clock.wall)
+
+    async def oldest_open(self) -> float:
+        """Unknown: no job can be seen from here, so no text of a job may be deleted."""
+        return math.inf
+
+    def make_tables(self, connection: Any) -> None:
+        """Make Treadle's tables there, unless they are there. `connection` is Django's, outside of a transaction."""
+        connection.ensure_connection()
+        make_tables_in_memory(connection.connection, clock.wall())
+
+
+log = logging.getLogger("treadle")
+
+PAUSE: Final = 60.0  # s without a view
+
+
+def in_tests() -> bool:
+    """Whether Django's test runner has prepared this process. It could not remove a database with open connections."""
+    return hasattr(mail, "outbox")
+
+
+class KeptOpen:
+    """Keeps one App open, in one process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._begin()
+        app._core.when_forked.append(self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._held = False  # one `open` of a view before, which is undone after a pause
+        self._timer: threading.Timer | None = None
+
+    @contextmanager
+    def view(self) -> Iterator[App]:
+        """The App, open. Raises StorageError."""
+        core, sync = self._app._core, self._app.sync
+        sync.call(core.open())
+        try:
+            yield self._app
+        finally:
+            if in_tests() or not self._keep():
+                sync.call(core.release())
+
+    def _keep(self) -> bool:
+        """Begin the pause anew. Returns whether the caller's `open` is the one that is kept."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(PAUSE, self.close)
+            self._timer.daemon = True
+            self._timer.start()
+            self._held, held = True, self._held
+            return not held
+
+    def close(self) -> None:
+        """Close the App, unless a view uses it or a call without a view has opened it."""
+        with self._lock:
+            self._held, held = False, self._held
+        if held:
+            try:
+                self._app.sync.call(self._app._core.release())
+            except Exception:  # the next view opens it again
+                log.warning("the jobs' storage could not be closed", exc_info=True)

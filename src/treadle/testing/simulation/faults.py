@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Final, Literal
+from collections import Counter
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
+
+from treadle.execution.middleware import Middleware
+from treadle.testing.simulation.loop import ACTOR
+
+if TYPE_CHECKING:
+    from treadle.execution.context import Context
 
 DAY = 86_400.0  # seconds
 
@@ -89,3 +97,23 @@ def _one(rng: random.Random, kind: Kind, workers: int, lease: float, program: bo
 
 def _steps(rng: random.Random) -> int:
     return int(rng.choice((30, 150, 600)) * rng.random()) + 1
+
+
+class Flipped(Exception):
+    """The error of a call that a later run would make with success."""
+
+
+class Flips(Middleware):
+    """Raises in place of some calls. `when`: the number of a worker, and the number of the call among its own;
+    `flipped` counts the fault, and says whether it still happens."""
+
+    def __init__(self, when: Set[tuple[int, int]], flipped: Callable[[], bool]) -> None:
+        self._when, self._flipped = when, flipped
+        self._calls: Counter[int] = Counter()
+
+    def step(self, context: Context, name: str) -> None:
+        actor = ACTOR.get()
+        number = -1 if actor is None else int(actor.name.partition("-")[2].partition(".")[0])
+        self._calls[number] += 1
+        if (number, self._calls[number]) in self._when and self._flipped():
+            raise Flipped(f"{name} is refused this time")

@@ -28,8 +28,7 @@ from treadle.testing.simulation.arguments import (
     check_spawned,
     name_of,
 )
-from treadle.testing.simulation.faults import FLIPS, Fault
-from treadle.testing.simulation.flips import Flips
+from treadle.testing.simulation.faults import FLIPS, Fault, Flips
 from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
 from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.slot import Slot

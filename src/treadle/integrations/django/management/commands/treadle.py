@@ -18,8 +18,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
-from treadle.cli import recycling_options, root
+from treadle.cli import root
 from treadle.cli.group import HELP, Group
+from treadle.cli.options import excluding_reload
 from treadle.cli.output import PROGRAM, USAGE, note
 from treadle.cli.target import IMPLIED
 from treadle.integrations.django.compat import InvalidTask
@@ -105,7 +106,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
     if "reload" in names and reloads and sys.platform != "win32":
-        excluding = recycling_options.excluding_reload(known)
+        excluding = excluding_reload(known)
         if excluding is None:
             added.append("--reload")
         else:
