@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ from treadle.cli.reload.options import reloading
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
-from treadle.core.host_names import is_loopback
+from treadle.core.host_names import address_of, is_loopback
 from treadle.worker.logs import simple
 from treadle.worker.probes import HealthReporter, Verdict
 
@@ -202,7 +201,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
     hosts = tuple(host.lower() for host in options["hosts"])
-    if not _is_address(options["host"]):
+    if address_of(options["host"]) is None:
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
     limits |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
@@ -260,28 +259,13 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
                 # It takes $NOTIFY_SOCKET out of the environment before worker processes inherit it.
                 reporter = HealthReporter(probes_of(None, options.get("health_file")), lambda: company.verdict)
                 async with reporter, AsyncExitStack() as beside_it:
-                    with suppress(TimeoutError):  # a signal, while workers wait for the storage
-                        async with _until(stopping.asked):
-                            await beside_it.enter_async_context(company)
+                    async with event_loop.until(stopping.asked):  # also while workers wait for the storage
+                        await beside_it.enter_async_context(company)
                     await stopping.asked.wait()
                     note("treadle: stopping")
                     reporter.stopping(GRACE + defaults.LEASE + (options.get("grace") or defaults.GRACE))
     note("treadle: stopped")
     return company.code
-
-
-@asynccontextmanager
-async def _until(event: asyncio.Event) -> AsyncIterator[None]:
-    """Cancels the block when the event is set. Raises TimeoutError then."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as limit:
-        waiting = asyncio.create_task(event.wait())
-        waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(loop.time()))
-        try:
-            yield
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
 
 
 def _who(settings: Settings, serving: Serving) -> str:
@@ -293,14 +277,6 @@ def _who(settings: Settings, serving: Serving) -> str:
     if is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _log(quiet: bool) -> None:
