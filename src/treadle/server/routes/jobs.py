@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,9 +19,8 @@ from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
-from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import BEAT, LongPoll
+from treadle.server.longpoll import BEAT, EventStream, LongPoll
 from treadle.server.middleware import allowed, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.path_parts import path_part
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
+
+operate = partial(Operation, tag="jobs", scope="operate", others=(404, 409))  # on one job
 
 
 class JobRoutes:
@@ -247,31 +249,23 @@ class JobRoutes:
 
     # --- changing
 
-    @Operation(
-        "POST /v1/jobs/{id}/cancel",
-        tag="jobs",
-        scope="operate",
-        empty=b"{}",
-        others=(404,),
-        audit="job.cancel",
-        details=("tree", "force"),
-    )
+    @operate("POST /v1/jobs/{id}/cancel", empty=b"{}", others=(404,), audit="job.cancel", details=("tree", "force"))
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         """Cancel a job and its children."""
         jobs, body = jobs_of(self._core, call), call.body
         return Acted(await jobs.cancel(call.part("id"), tree=body.tree, force=body.force))
 
-    @Operation("POST /v1/jobs/{id}/retry", tag="jobs", scope="operate", others=(404, 409), audit="job.retry")
+    @operate("POST /v1/jobs/{id}/retry", audit="job.retry")
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
         """Reopen a failed or cancelled job."""
         return Acted(await jobs_of(self._core, call).retry(call.part("id")))
 
-    @Operation("POST /v1/jobs/{id}/run_now", tag="jobs", scope="operate", others=(404, 409), audit="job.run_now")
+    @operate("POST /v1/jobs/{id}/run_now", audit="job.run_now")
     async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
         """Queue a scheduled job now."""
         return Acted(await jobs_of(self._core, call).run_now(call.part("id")))
 
-    @Operation("DELETE /v1/jobs/{id}", tag="jobs", scope="operate", others=(404, 409), audit="job.delete")
+    @operate("DELETE /v1/jobs/{id}", audit="job.delete")
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
         """Delete an ended job."""
         return Acted(await jobs_of(self._core, call).delete(call.part("id")))
@@ -285,41 +279,23 @@ class JobRoutes:
         history = await jobs_of(self._core, call).history(id, hide=call.redaction.row, value=stored_values.as_json)
         return _shown(history, call.redaction.rest)
 
-    @Operation("POST /v1/jobs/{id}/pause", tag="jobs", scope="operate", others=(404, 409), audit="job.pause")
+    @operate("POST /v1/jobs/{id}/pause", audit="job.pause")
     async def pause(self, call: Call[None, messages.Nothing]) -> Acted:
         """Pause an unfinished job until it is resumed. A running one is stopped."""
         return Acted(await jobs_of(self._core, call).pause(call.part("id")))
 
-    @Operation("POST /v1/jobs/{id}/resume", tag="jobs", scope="operate", others=(404, 409), audit="job.resume")
+    @operate("POST /v1/jobs/{id}/resume", audit="job.resume")
     async def resume(self, call: Call[None, messages.Nothing]) -> Acted:
         """Resume a paused job."""
         return Acted(await jobs_of(self._core, call).resume(call.part("id")))
 
-    @Operation(
-        "POST /v1/jobs/{id}/rerun",
-        tag="jobs",
-        scope="operate",
-        empty=b"{}",
-        others=(404, 409),
-        audit="job.rerun",
-        details=("from_step",),
-    )
+    @operate("POST /v1/jobs/{id}/rerun", empty=b"{}", audit="job.rerun", details=("from_step",))
     async def rerun(self, call: Call[Rerun, messages.Nothing]) -> Acted:
         """Run a job again from one of its stored steps. Later steps are deleted."""
         await jobs_of(self._core, call).rerun(call.part("id"), from_step=call.body.from_step)
         return Acted(1)
 
-    @Operation(
-        "POST /v1/jobs/{id}/fork",
-        tag="jobs",
-        scope="operate",
-        most=None,
-        empty=b"{}",
-        status=201,
-        others=(404, 409),
-        audit="job.fork",
-        details=("from_step",),
-    )
+    @operate("POST /v1/jobs/{id}/fork", most=None, empty=b"{}", status=201, audit="job.fork", details=("from_step",))
     async def fork(self, call: Call[Fork, messages.Nothing]) -> JobView:
         """Enqueue a new job that continues from a stored step of this one.
 

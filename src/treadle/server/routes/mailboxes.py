@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.core.errors import ForeignRow, UnknownJob
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+operate = partial(Operation, tag="jobs", scope="operate")  # on one job
+
 
 class MailboxRoutes:
     """The operations on the mailboxes and the published values of one app's jobs."""
@@ -28,14 +31,7 @@ class MailboxRoutes:
     def __init__(self, core: AppCore, settings: Settings, waiting: LongPoll) -> None:
         self._core, self._settings, self._waiting = core, settings, waiting
 
-    @Operation(
-        "POST /v1/jobs/{id}/signal",
-        tag="jobs",
-        scope="operate",
-        others=(404, 409),
-        audit="job.signal",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/signal", others=(404, 409), audit="job.signal", details=("name",))
     async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
         """Send a signal to a job that waits for it now or later.
 
@@ -45,14 +41,7 @@ class MailboxRoutes:
             await jobs_of(self._core, call).signal(call.part("id"), call.body.name, call.body.value)
         return Acted(1, warnings.text)
 
-    @Operation(
-        "POST /v1/jobs/{id}/send",
-        tag="jobs",
-        scope="operate",
-        others=(404, 409, 429),
-        audit="job.send",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/send", others=(404, 409, 429), audit="job.send", details=("name",))
     async def send_message(self, call: Call[MessageSent, messages.Nothing]) -> Acted:
         """Put a message in a mailbox of a job.
 
@@ -63,14 +52,7 @@ class MailboxRoutes:
             await jobs_of(self._core, call).send(call.part("id"), call.body.name, call.body.value, key=call.body.key)
         return Acted(1)
 
-    @Operation(
-        "POST /v1/jobs/{id}/ask",
-        tag="jobs",
-        scope="operate",
-        others=(404, 408, 409, 429),
-        audit="job.ask",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/ask", others=(404, 408, 409, 429), audit="job.ask", details=("name",))
     async def ask(self, call: Call[AskSent, messages.Nothing]) -> Answered:
         """Put a message in a mailbox of a job, and wait for its answer.
 
