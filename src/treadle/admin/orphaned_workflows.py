@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from treadle.core.events import Emitter, Event
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.core.query_model import Query
@@ -60,15 +62,4 @@ class OrphanedWorkflows:
         states: Counter[str] = Counter()
         async for page in pages(await self._storage(), Query(root=event.id, limit=500)):
             states.update(str(row.state) for row in page.records if row.job.task)
-        self._emitter.emit(
-            Event(
-                name="workflow.orphaned",
-                id=event.id,
-                task=event.task,
-                queue=event.queue,
-                worker=event.worker,
-                error=event.error,
-                record=event.record,
-                states=dict(states),
-            )
-        )
+        self._emitter.emit(replace(event, name="workflow.orphaned", attempt=0, states=dict(states)))

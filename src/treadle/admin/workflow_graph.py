@@ -320,7 +320,7 @@ def lines_of(graph: Graph) -> list[Line]:
     return [
         Line(
             number[node.id],
-            _name(node),
+            _shown_name(node),
             _states(node),
             node.jobs,
             sorted(ups[node.id]),
@@ -342,7 +342,7 @@ def mermaid_of(graph: Graph) -> str:
             lines.append(f"  n{index}(( )):::{node.state}")
             continue
         many = f" x {node.jobs:,}" if node.jobs > 1 else ""
-        lines.append(f'  n{index}["{_escaped(_name(node))}{many}<br/>{_states(node)}"]:::{node.state}')
+        lines.append(f'  n{index}["{_escaped(_shown_name(node))}{many}<br/>{_states(node)}"]:::{node.state}')
     lines += [f"  n{number[edge.start]} --> n{number[edge.end]}" for edge in graph.edges]
     lines += [f"  classDef {state} {CLASSES[state]}" for state in sorted({str(node.state) for node in nodes})]
     return "\n".join(lines)
@@ -352,7 +352,7 @@ def _ordered(graph: Graph) -> list[Node]:
     return sorted(graph.nodes, key=lambda node: (node.x + node.width / 2, node.y))
 
 
-def _name(node: Node) -> str:
+def _shown_name(node: Node) -> str:
     return "(joint)" if node.task == FLOW else node.task
 
 

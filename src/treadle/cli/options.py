@@ -245,7 +245,6 @@ def excluding_reload(options: Mapping[str, Any]) -> str | None:
     return next((f"--{name.replace('_', '-')}" for name in names), None)
 
 
-Command = Callable[..., Any]
 FACTORY: Final = "treadle.factory"  # a key of click's `meta`
 
 

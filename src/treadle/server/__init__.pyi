@@ -12,9 +12,9 @@ from treadle.server.dashboard import asgi as asgi
 from treadle.server.dashboard import dashboard_routes as dashboard_routes
 from treadle.server.errors import Refused as Refused
 from treadle.server.errors import json as json
-from treadle.server.full_queue import FullQueues as FullQueues
 from treadle.server.incoming_rows import users_row as users_row
 from treadle.server.longpoll import LongPoll as LongPoll
+from treadle.server.middleware import FullQueues as FullQueues
 from treadle.server.middleware import allowed as allowed
 from treadle.server.middleware import caller as caller
 from treadle.server.request_body import body as body

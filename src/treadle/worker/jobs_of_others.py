@@ -106,13 +106,8 @@ class JobsOfOthers:
 
     async def _of(self, worker: str) -> list[Record]:
         """The running jobs of this worker."""
-        running = Query(state=(State.RUNNING,), order="started", limit=PAGE)
-        return [
-            row
-            async for page in pages(self._storage, running)
-            for row in page.records
-            if worker_name(row.worker) == worker
-        ]
+        every = pages(self._storage, Query(state=(State.RUNNING,), order="started", limit=PAGE))
+        return [row async for page in every for row in page.records if worker_name(row.worker) == worker]
 
     async def _still(self, jobs: Collection[Lease]) -> list[Record]:
         """The rows of these leases that are held still."""
