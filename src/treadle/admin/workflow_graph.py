@@ -287,6 +287,11 @@ def _note(row: Record, signal: str | None) -> str | None:
     return text if share is None else f"{share:.0%} {text or ''}".strip()
 
 
+# --- as text
+#
+# The drawing of a workflow as lines of a table, and as a Mermaid diagram. Pure.
+
+
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,-]")
 CLASSES: Final = {
     "succeeded": "fill:#d8f0dc,stroke:#2f7a3d,color:#000",
@@ -296,6 +301,8 @@ CLASSES: Final = {
     "ready": "fill:#f4f4f4,stroke:#666,color:#000",
     "waiting": "fill:#fff,stroke:#999,color:#000",
 }
+
+# --- as text
 
 
 class Line(Struct, frozen=True):

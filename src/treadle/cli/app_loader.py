@@ -210,6 +210,11 @@ def _apps_in(module: ModuleType) -> str:
     return "try " + " or ".join(f"{module.__name__}:{name}" for name in names)
 
 
+# --- an app that no command names
+#
+# The app of a command that names none: its storage URL, and how texts are stored, from the environment.
+
+
 OFFLOAD: Final = "TREADLE_OFFLOAD"
 KEYS: Final = "TREADLE_KEYS"
 

@@ -69,6 +69,14 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 T = TypeVar("T")
+
+
+# --- ids
+#
+# Reads typed job ids: Treadle's own, or the 26 characters of a `jobId` of the delayed protocol. Suggests one for an
+# id that is typed in part, or wrongly.
+
+
 LEAST: Final = 4  # characters that a person must type before ids are suggested
 NEWEST: Final = 500  # newest jobs whose ids are compared with the typed one
 LOOKED: Final = 10_000  # newest jobs that are searched for ids that begin with the typed text

@@ -131,6 +131,11 @@ def _page(app: App) -> Callable[[PageRequest], Awaitable[Reply]]:
     return page
 
 
+# --- the page of a supervisor
+#
+# The page /metrics of a supervisor: what all its worker processes have counted, for Prometheus.
+
+
 FRESH: Final = 1.0  # s that numbers are reused: a scraper in a loop must not keep the workers busy
 
 

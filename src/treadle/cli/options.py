@@ -157,6 +157,11 @@ def roles(text: str) -> list[str]:
     return names
 
 
+# --- replacing worker processes
+#
+# Options of `treadle worker` for replacing worker processes: after jobs, an age or a size, or when they are stuck.
+
+
 SIZE: Final = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 LEAST: Final = 16 * 2**20  # bytes; an empty process takes more, and would be replaced for ever
@@ -243,6 +248,11 @@ def excluding_reload(options: Mapping[str, Any]) -> str | None:
     """The flag of the first given option that excludes --reload; None: there is none."""
     names = (name for name in EXCLUDE_RELOAD if options.get(name) is not None)
     return next((f"--{name.replace('_', '-')}" for name in names), None)
+
+
+# --- the name of an app
+#
+# How a command takes the name of an app: an argument or --app, and --factory for a function that returns it.
 
 
 FACTORY: Final = "treadle.factory"  # a key of click's `meta`

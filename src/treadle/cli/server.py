@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from treadle.app import App
     from treadle.server import ProtocolRoutes, Serving, Settings
 
+
+# --- options
+#
+# Options of the commands that serve HTTP.
+
+
 serving = added(
     click.option(
         "--host",
@@ -103,6 +109,9 @@ serving = added(
     click.option("--quiet", is_flag=True, help="Do not log each request."),
     filing,
 )
+
+
+# --- the command
 
 
 MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short

@@ -133,6 +133,11 @@ def _hangup_is_free() -> bool:
         return True
 
 
+# --- the first output of a fleet
+#
+# The first output of a fleet of workers.
+
+
 def greet_again(hello: Hello, before: Hello) -> None:
     """Print which tasks a reload has added and removed."""
     changes = [f"new task {name}" for name in sorted(set(hello.tasks) - set(before.tasks))]

@@ -209,6 +209,13 @@ class LongPoll:
             bench.call_one()
 
 
+# --- streams of events
+#
+# A response of server-sent events that ends with its client, and closes its source at once in any case.
+#
+# It sends nothing more to a caller whose token was removed.
+
+
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # no proxy may keep events back
 
 

@@ -33,6 +33,15 @@ from treadle.storage import messages
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
+
+# --- full queues
+#
+# Answers a call that a full queue refused: 429, with Retry-After if it is known when the queue can have room.
+#
+# A queue gets room when its jobs start. The earliest moment with room is known in two cases only: a job has paused
+# the queue until a certain time, or the rate of the queue is used up. In all others the response names no time.
+
+
 LOOK: Final = 1.0  # s for which one look at the limits serves all refused calls
 
 
@@ -74,6 +83,9 @@ def wait_for_room(error: QueueFull, limits: Sequence[LimitUse], now: float) -> f
         moments = [use.next_start + rounds * use.rule.per]
     wait = max(moments, default=now) - now
     return wait if wait > 0 else None
+
+
+# --- the guard
 
 
 log = logging.getLogger("treadle.server")

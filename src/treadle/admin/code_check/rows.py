@@ -246,6 +246,11 @@ class PlacementChecks:
             )
 
 
+# --- patches
+#
+# The patches of durable code (`current().patched`): which of them stored jobs still need.
+
+
 class PatchChecks:
     """Counts the unfinished jobs that take the new code of a patch, and those that may take its old code."""
 

@@ -20,6 +20,14 @@ from treadle.cli.output import note
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
 
+# --- the watched files
+#
+# The files that `--reload` watches, and what changed between two looks at them.
+#
+# A look reads names and modification times only. It visits at most FOLDERS folders, so that a start in a home folder
+# does not occupy a core.
+
+
 FOLDERS: Final = 2_000  # folders of one root that a look visits: 20 ms
 NAMED: Final = 3  # changed files that the message names
 SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
@@ -136,6 +144,9 @@ def is_source(path: str) -> bool:
 def _short(path: str, here: Path) -> str:
     full = Path(path)
     return str(full.relative_to(here)) if full.is_relative_to(here) else path
+
+
+# --- the watch
 
 
 POLL: Final = 0.5  # s between two looks without watchfiles

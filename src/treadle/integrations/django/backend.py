@@ -29,6 +29,11 @@ from treadle.integrations.django.reading import read
 from treadle.storage import at_once
 from treadle.tasks.options import Options, check_names, columns, merge, policy_of
 
+# --- tasks with options of Treadle
+#
+# `TreadleTask`, a Django task that also has options of Treadle: `@task(retry=Retry(attempts=5), timeout=30)`.
+
+
 # Options of Treadle that Django has names for, or that a transaction rules out.
 OTHERWISE: Final = {
     "queue": "use queue_name=",
@@ -68,6 +73,9 @@ class TreadleTask(Task):
         if changes:
             replaced["options"] = _merged(self.options, changes)
         return replace(self, **replaced)
+
+
+# --- the backend
 
 
 DJANGO: Final = frozenset({"priority", "queue_name", "run_after", "backend"})

@@ -222,6 +222,14 @@ def connection_of(store: JobStore) -> Any:
     return connections[store.database or store.outbox]
 
 
+# --- a database in memory
+#
+# The storage of a SQLite database in memory, as Django's test runner makes it: only Django's connection can reach it.
+#
+# Jobs are stored by Django's connection, in tables of that database. Calls over a connection of Treadle's own see a
+# storage without jobs.
+
+
 class InMemoryDatabase(StorageProxy):
     """Stores jobs within transactions on a SQLite database in memory; everything else finds no job."""
 
@@ -246,6 +254,14 @@ class InMemoryDatabase(StorageProxy):
 
 
 log = logging.getLogger("treadle")
+
+
+# --- an app between page views
+#
+# Keeps an App open between the page views of a web process: opening a storage makes a pool, tens of ms on PostgreSQL.
+#
+# A pause without views closes it, so an idle web process has no connection besides Django's.
+
 
 PAUSE: Final = 60.0  # s without a view
 

@@ -146,6 +146,14 @@ log = logging.getLogger("treadle")
 T = TypeVar("T")
 
 
+# --- calls into the SDK
+#
+# Calls into the SDK of Sentry that fail no job: what it raises is logged once.
+#
+# The SDK parses headers that a visitor of the user's site may have sent, and raises for some of them, such as a
+# sample rate of `inf`.
+
+
 class Harmless:
     """Runs calls into the SDK for one app."""
 
@@ -191,6 +199,11 @@ class Harmless:
             text = "Sentry failed (%s); jobs are not affected, and further failures are not logged"
             log.error(text, what, exc_info=True)  # noqa: LOG014 (its callers handle an exception)
         self._failed = True
+
+
+# --- switching it on
+#
+# `TreadleIntegration`, which a program passes to `sentry_sdk.init`.
 
 
 Report = Literal["final", "every"]

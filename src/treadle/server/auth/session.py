@@ -106,9 +106,19 @@ def _signature(token: Token, head: str, secret: bytes) -> str:
 
 log = logging.getLogger("treadle.server")
 
+
+# --- the secret of sessions
+#
+# The secret that signs sessions. No file of tokens holds it, so nobody who reads that file can make a session.
+#
+# Every process that serves the same tokens needs the same secret, or a session is valid at one of them only.
+
+
 VARIABLE: Final = "TREADLE_SESSION_SECRET"
 SHORTEST: Final = 32  # characters of a secret that is given
 SECRET: Final = re.compile(r"[0-9a-f]{64}")
+
+# --- the secret of sessions
 
 
 def session_secret(token_file: Path | None) -> bytes:

@@ -38,6 +38,12 @@ from treadle.tasks.options import name_of
 
 log = logging.getLogger("treadle.dashboard")
 
+
+# --- the caller
+#
+# The caller of a dashboard that is part of another web application: a user of that application, and their rights.
+
+
 GIVEN: Final = tuple(scope for scope in SCOPES if scope != "work")  # people do not work as workers
 LONGEST: Final = 64  # characters of a name
 
@@ -79,6 +85,9 @@ class Who(Spelled, frozen=True, kw_only=True):
     def token(self) -> Token:
         """The same as a token of the server. It has no secret, so no request can send it."""
         return Token(name=self.name, digest="", scopes=self.scopes, queues=self.queues, payloads=self.payloads)
+
+
+# --- the mounted site
 
 
 Auth = Callable[[Request], Who | Awaitable[Who | None] | None]

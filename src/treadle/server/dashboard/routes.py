@@ -89,6 +89,11 @@ def accepts_gzip(header: str) -> bool:
     return False
 
 
+# --- the built files
+#
+# The built files of the dashboard, read once: the shell, and assets whose names contain a hash of their content.
+
+
 TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",

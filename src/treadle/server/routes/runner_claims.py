@@ -178,6 +178,14 @@ def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
     return anything if listed is None else Needs(task, anything.requires + listed.requires, listed.uses)
 
 
+# --- repeated claims
+#
+# Requests that repeat a claim under the same claim id while the first request is still in progress.
+#
+# Only the newest request has a client that waits for the response. The server may notice late, or never, that the
+# connection of an older one has closed.
+
+
 class SameClaim:
     """The requests in progress with one claim id.
 
@@ -222,6 +230,13 @@ class RepeatedClaims:
             same.here -= 1
             if not same.here:
                 del self._claims[claim_id]
+
+
+# --- the size of the answer
+#
+# Bounds the size of the response to a claim: a worker that cannot read the response cannot run the leased jobs.
+#
+# Jobs that do not fit return to their queue position at once, without a counted attempt, for a later claim.
 
 
 FRAME: Final = 1_024  # bytes of a response apart from its rows and outcomes

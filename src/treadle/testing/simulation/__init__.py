@@ -227,6 +227,11 @@ class _Files:
         return connect(f"{url_of(self._folder / f'{self._number}.db')}?synchronous=normal", now=now)
 
 
+# --- shrinking
+#
+# Shrinks a failing case: fewer faults, fewer workers and a smaller size, while the same rule is still broken.
+
+
 TRIES = 200  # most runs
 
 

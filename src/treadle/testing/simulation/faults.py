@@ -99,6 +99,11 @@ def _steps(rng: random.Random) -> int:
     return int(rng.choice((30, 150, 600)) * rng.random()) + 1
 
 
+# --- flips
+#
+# The fault "flips": a step's function raises once, and a later call of the same step succeeds.
+
+
 class Flipped(Exception):
     """The error of a call that a later run would make with success."""
 
