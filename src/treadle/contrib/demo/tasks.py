@@ -1,4 +1,4 @@
-"""The app of the demo, `treadle.cli.demo.tasks:app`: one job indexes one module, a last one joins the results."""
+"""The app of the demo, `treadle.contrib.demo.tasks:app`: one job indexes one module, a last one joins the results."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def demo(url: str | None, keep: bool, dashboard: bool, open_browser: bool, port:
 def _live(url: str | None, keep: bool, port: int | None, open_browser: bool) -> int:
     with _place(url, keep) as where:
         os.environ["TREADLE_URL"] = where  # read by the demo's app
-        from treadle.cli.demo.live import run
+        from treadle.contrib.demo.live import run
 
         return run(port, open_browser)
 
@@ -66,7 +66,7 @@ def _index(url: str | None, keep: bool, processes: int, kill: bool, json_: bool)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _place(url, keep) as where:
         os.environ["TREADLE_URL"] = where  # read by the demo's app, here and in the workers
-        from treadle.cli.demo.run import modules, run, show
+        from treadle.contrib.demo.run import modules, run, show
 
         report, numbers = run(modules(), processes, kill)
         if json_:

@@ -1,4 +1,4 @@
-"""The app of `treadle demo --dashboard`, `treadle.cli.demo.shop:app`: a shop that is always busy, and sometimes fails.
+"""The app of `treadle demo --dashboard`, `treadle.contrib.demo.shop:app`: a busy shop, in which some jobs fail.
 
 Every page of the dashboard has something to show: several queues, retries, failures, workflows, durable steps that wait
 for a signal, limits that block jobs, schedules, a paused queue, and a queue that no worker serves.

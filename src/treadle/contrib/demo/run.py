@@ -14,10 +14,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from treadle import App, Job, State, all_done
-from treadle.cli.demo import tasks
 from treadle.cli.output import FAILED, Stop, data, note, plural, table
 from treadle.cli.progress import Bar
 from treadle.cli.supervise import fleet_of
+from treadle.contrib.demo import tasks
 from treadle.core.claim_ids import worker_name
 from treadle.core.clock import monotonic
 from treadle.worker.fleet import Hello, Orders
@@ -70,7 +70,7 @@ class Demo:
         self.killed_at = 0.0
         self.bar = Bar("indexing", len(modules), after=0.0)
         orders = Orders(
-            app="treadle.cli.demo.tasks:app",
+            app="treadle.contrib.demo.tasks:app",
             name="demo",
             concurrency=SLOTS,
             lease=LEASE,

@@ -9,17 +9,17 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from treadle.cli.dashboard import UNUSED, Page
-from treadle.cli.demo import shop
 from treadle.cli.output import note
 from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server
 from treadle.cli.target import Target
+from treadle.contrib.demo import shop
 from treadle.worker import Worker
 
 if TYPE_CHECKING:
     from treadle.server import Serving
 
-APP: Final = "treadle.cli.demo.shop:app"
+APP: Final = "treadle.contrib.demo.shop:app"
 TRIES: Final = 100  # ports to try from 7373
 PAUSE: Final = 0.2  # s between groups of new jobs: about 20 jobs a second, a few percent of a core
 SLOTS: Final = 24  # slots of each of the two workers
