@@ -35,12 +35,5 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_754, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
-    "treadle/tasks": (1_425, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
-    "treadle/testing": (3_843, 3),  # +18: children in a replay; +38: calls that change their mind, restarts
-    "treadle/worker": (6_810, 4),  # +12: look-only storages, suspects, restarts; +8: children of ended jobs
-    "treadle/workflow": (1_456, 1),  # +10: who ends with a parent; +32: messages that go together
-    "treadle_testkit": (451, 0),
-    "treadle_testkit/conformance": (8_754, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
-    "treadle_testkit/ports": (378, 0),  # +5: optional methods
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua
