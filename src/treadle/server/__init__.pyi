@@ -4,7 +4,6 @@ from treadle.server.app import ProtocolRoutes as ProtocolRoutes
 from treadle.server.app import make_site as make_site
 from treadle.server.app import open_if_there as open_if_there
 from treadle.server.auth.tokens import Token as Token
-from treadle.server.body_weight import SMALL as SMALL
 from treadle.server.bounds import Bounds as Bounds
 from treadle.server.dashboard import OPEN_PATHS as OPEN_PATHS
 from treadle.server.dashboard import Auth as Auth
@@ -13,6 +12,7 @@ from treadle.server.dashboard import dashboard_routes as dashboard_routes
 from treadle.server.errors import Refused as Refused
 from treadle.server.errors import json as json
 from treadle.server.incoming_rows import users_row as users_row
+from treadle.server.long_lists import SMALL as SMALL
 from treadle.server.longpoll import LongPoll as LongPoll
 from treadle.server.middleware import FullQueues as FullQueues
 from treadle.server.middleware import allowed as allowed

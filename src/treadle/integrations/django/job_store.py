@@ -23,7 +23,7 @@ from treadle.app import App
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import clock
 from treadle.core.errors import BadOption, BadTask
-from treadle.integrations.django import bridge, database, discovery, options
+from treadle.integrations.django import bridge, database, known_tasks, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
@@ -146,7 +146,7 @@ class JobStore:
     def learn(self, path: str) -> Known | None:
         """The task of that path, after importing its module if the module belongs to an installed app or to
         OPTIONS["modules"]; None if there is no such task."""
-        task = discovery.find_task(path, self.modules)
+        task = known_tasks.find_task(path, self.modules)
         return None if task is None else self.register(task, constants_of(task))
 
     def _declared(self, app: App, path: str, function: Any, constants: dict[str, Any]) -> AnyTask:
