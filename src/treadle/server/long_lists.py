@@ -125,8 +125,8 @@ async def encoded(value: object) -> bytes:
 #
 # Limits the number of values in a large body before it is decoded, because decoding blocks the whole process.
 #
-# A decoder cannot be interrupted, and does not let other threads run. It takes 0.1 us for a number and up to 1 us for an
-# object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Counting arrays, objects and values yields to the event loop.
+# A decoder cannot be interrupted, and does not let other threads run. It takes 0.1 us for a number and up to 1 us for
+# an object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Counting arrays, objects and values yields to the event loop.
 
 
 SMALL: Final = 64 * 2**10  # bytes that are decoded without counting: 22,000 empty arrays take 15 ms
