@@ -18,7 +18,7 @@ from treadle.core import clock
 from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.lockfile import patiently
+from treadle.storage.sqlite.lockfile import LockFile, patiently
 from treadle.storage.sqlite.opening import Opened, look_at_file, open_file
 from treadle.storage.sqlite.threads import Standby, in_thread
 from treadle.storage.sqlite.waiting_workers import WaitingWorkers
@@ -235,10 +235,22 @@ class OpenFile:
             log.warning("%s was deleted while the database is in use; creating it again", self.lock.path)
             self.lock.reopen()
 
-    def check_writable(self) -> None:
-        self.check_process()
+    def writable(self) -> LockFile:
+        """The lock that a writer takes. Raises StorageDenied if this process cannot write."""
         if self.lock is None or self.unwritable:
             raise StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
+        return self.lock
+
+    def foreign_version(self) -> int | None:
+        """A number that changes when another process commits; None while a transaction of this object is in
+        progress."""
+        if self.task is not None or self.loop is None:
+            return None
+        try:
+            number: int = self.db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return None
+        return number
 
     def count_commit(self) -> None:
         """A transaction outside of `SharedTransactions` has made the log longer."""
