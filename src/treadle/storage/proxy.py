@@ -9,16 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from treadle.core.model import Record
 from treadle.storage.contract import Capabilities, Storage
-from treadle.storage.optional_parts import (
-    Bound,
-    Fused,
-    HandOffs,
-    Movable,
-    Payloads,
-    Post,
-    Surroundings,
-    Transactional,
-)
+from treadle.storage.optional_parts import Bound, Fused, HandOffs, Movable, Payloads, Post, Surroundings, Transactional
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -14,19 +14,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
-from treadle.core.model import (
-    ACT,
-    ASKED,
-    CHILDREN,
-    LOST_BY,
-    OURS,
-    SUPERSEDED,
-    UPSTREAM,
-    NewJob,
-    Outcome,
-    Record,
-    State,
-)
+from treadle.core.model import ACT, ASKED, CHILDREN, LOST_BY, OURS, SUPERSEDED, UPSTREAM, NewJob, Outcome, Record, State
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
 # Jobs blocked in one step of a claim, during which no other call can write (memory 5 ms, SQLite 15 ms).

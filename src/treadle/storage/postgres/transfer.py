@@ -14,16 +14,7 @@ from treadle.storage.postgres.metrics import all_metrics
 from treadle.storage.postgres.metrics import words as metric_words
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.queries import limit_facts
-from treadle.storage.postgres.rows import (
-    ENDED_ROW,
-    NUMBER,
-    escaped,
-    from_json,
-    job_words,
-    record,
-    text,
-    unescaped,
-)
+from treadle.storage.postgres.rows import ENDED_ROW, NUMBER, escaped, from_json, job_words, record, text, unescaped
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.transfer import (
     Carried,

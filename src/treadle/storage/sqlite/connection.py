@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from treadle.concurrency import forks
+from treadle.concurrency.forked_files import place_of
 from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core import clock
 from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
@@ -264,15 +265,6 @@ class OpenFile:
         self.check_process()
         assert self.loop is not None
         return await in_thread(self.loop, self._searches, lambda: read(self.search), finish=False)
-
-
-def place_of(path: str) -> Place:
-    """Device and inode of the file that a path names. None: there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _state_of(path: str) -> tuple[float, int, bool] | None:
