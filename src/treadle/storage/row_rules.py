@@ -248,18 +248,12 @@ def failed_by_child(row: Record) -> bool:
     return row.state is State.FAILED and row.reason == CHILDREN
 
 
-def would_reopen(row: Record) -> bool:
-    """Whether a retry of another job would reopen this one: it was cancelled because of an upstream, or has failed
-    because of a child. Reopened, it waits again for all jobs that it names in `after`."""
-    return was_doomed(row) or failed_by_child(row)
-
-
 def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
-    """The jobs that these would wait for again if they were reopened, each with the time until which its row stays: the
-    latest `expires_at` of the jobs that name it."""
+    """The jobs that these would wait for again if a retry of another job reopened them, each with the time until which
+    its row stays: the latest `expires_at` of the jobs that name it."""
     until: dict[str, float] = {}
     for row in rows:
-        if row.expires_at is not None and row.expires_at > now and would_reopen(row):
+        if row.expires_at is not None and row.expires_at > now and (was_doomed(row) or failed_by_child(row)):
             for up in row.after:
                 until[up] = max(until.get(up, 0.0), row.expires_at)
     return until

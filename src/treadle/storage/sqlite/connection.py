@@ -253,10 +253,6 @@ class OpenFile:
             return None
         return number
 
-    def count_commit(self) -> None:
-        """A transaction outside of `SharedTransactions` has made the log longer."""
-        self.checkpoints.count(self.loop)
-
     # --- threads
 
     async def in_search(self, read: Callable[[sqlite3.Connection], T]) -> T:

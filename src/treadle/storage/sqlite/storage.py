@@ -289,7 +289,7 @@ class SqliteStorage:
 
     def _joined(self, topics: set[str]) -> None:
         self._file.confirm()
-        self._file.count_commit()
+        self._file.checkpoints.count(self._file.loop)
         self._notifier.publish(topics)
 
 
