@@ -19,7 +19,7 @@ from treadle.core import clock
 from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
 from treadle.storage.sqlite.checkpoint import Checkpoints
 from treadle.storage.sqlite.errors import translated
-from treadle.storage.sqlite.lockfile import LockFile, patiently
+from treadle.storage.sqlite.lockfile import patiently
 from treadle.storage.sqlite.opening import Opened, look_at_file, open_file
 from treadle.storage.sqlite.threads import Standby, in_thread
 from treadle.storage.sqlite.waiting_workers import WaitingWorkers
@@ -236,11 +236,9 @@ class OpenFile:
             log.warning("%s was deleted while the database is in use; creating it again", self.lock.path)
             self.lock.reopen()
 
-    def writable(self) -> LockFile:
-        """The lock that a writer takes. Raises StorageDenied if this process cannot write."""
-        if self.lock is None or self.unwritable:
-            raise StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
-        return self.lock
+    def denied(self) -> StorageDenied:
+        """The error of a write, if this process has no lock or cannot write."""
+        return StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
 
     def foreign_version(self) -> int | None:
         """A number that changes when another process commits; None while a transaction of this object is in

@@ -52,8 +52,8 @@ def _glance(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Glance | None:
     """None: one of these jobs may be refused. An id of Treadle's own may be that of another job, or a bounded queue has
     no room for all. Some of them may be known, and need none."""
     top, edges, mark, bounds = unit.ex(SQL["glance"]).fetchone()
-    unit.saw(mark, bounds)
-    if mark is not None:
+    if mark is not None or bounds is not None:
+        unit.saw(mark, bounds)
         unit.refuse()
     own = [job.id for job in jobs if job.id.startswith(OWN_ID)]
     if own and (len(set(own)) < len(own) or unit.stored(own)):

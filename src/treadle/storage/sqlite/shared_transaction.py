@@ -98,14 +98,13 @@ class SingleCaller:
 class CommitLatency:
     """Measures commits that sync, and decides whether the loop may make the next one itself. A commit in a thread costs
     two hand-overs between threads, which is more than the sync of a fast disk. After one slow commit the disk is not
-    trusted for a while, so as not to hold the loop."""
+    trusted for a while, so as not to hold the loop.
+
+    most  the jobs that the loop may commit itself; -1 while the disk is not trusted
+    """
 
     def __init__(self) -> None:
-        self._fast_needed = WARMUP
-
-    def are_fast(self, jobs: int) -> bool:
-        """Whether the loop may commit this many jobs itself."""
-        return self._fast_needed <= 0 and jobs <= MAX_JOBS
+        self._fast_needed, self.most = WARMUP, -1
 
     def took(self, seconds: float, held: bool) -> None:
         """Note the duration of a commit. `held`: the loop made it."""
@@ -113,6 +112,7 @@ class CommitLatency:
             self._fast_needed -= 1
         else:
             self._fast_needed = BACKOFF if held else max(self._fast_needed, WARMUP)
+        self.most = MAX_JOBS if self._fast_needed <= 0 else -1
 
 
 class SharedTransactions:
@@ -214,7 +214,9 @@ class SharedTransactions:
 
     def _steps(self, group: list[Request], weight: int, topics: set[str], answers: list[Any]) -> Steps[None]:
         """Run the transaction and fill `answers`. No step needs the loop, which may be blocked after each `yield`."""
-        lock, db = self._file.writable(), self._file.db
+        lock, db = self._file.lock, self._file.db
+        if lock is None or self._file.unwritable:
+            raise self._file.denied()
         if starting:
             let_threads_start()
         try:
@@ -227,7 +229,7 @@ class SharedTransactions:
             written = db.total_changes - before
             weight = max(weight, written // ROWS)  # one ending may release a million jobs
             syncs = self._file.synchronous == "full" and written > 0
-            inline = self._syncs.are_fast(weight) if syncs else weight <= LARGE
+            inline = weight <= (self._syncs.most if syncs else LARGE)
             took = self._commit(lock) if inline else (yield partial(self._commit, lock))
             if syncs:
                 self._syncs.took(took, inline)

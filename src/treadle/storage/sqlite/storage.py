@@ -276,7 +276,8 @@ class SqliteStorage:
     async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
         self._file.check_process()
-        self._file.writable()
+        if self._file.lock is None or self._file.unwritable:
+            raise self._file.denied()
         self._file.confirm()  # a connection that is opened now would open another log
         own = RunTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
         await own.begin()
