@@ -23,12 +23,12 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/policy": (1_598, 6),  # clocks of claims; +105: operators, versions; +12: cleanups for children only
     "treadle/ports": (1_444, 1),  # +115: the head of a journal, which finds cut and deleted files; reserved stores
     "treadle/producer": (503, 0),  # +1: empty lists by annotation; +41: messages that go together
-    "treadle/resources": (965, 0),
+    "treadle/resources": (962, 0),
     "treadle/scheduling": (529, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
-    "treadle/serialization": (2_245, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
+    "treadle/serialization": (2_209, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
     "treadle/server": (8_498, 9),  # clocks of claims; +15: places of answers, scopes of a fork
-    "treadle/storage": (25_477, 9),  # +13: pages of a query, for all; +35: pages without steps; +31: ranges of lines
-    "treadle/tasks": (1_425, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
+    "treadle/storage": (25_321, 9),  # +13: pages of a query, for all; +35: pages without steps; +31: ranges of lines
+    "treadle/tasks": (1_398, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
     "treadle/testing": (3_845, 3),  # clocks of claims; +18: children in a replay
     "treadle/worker": (6_814, 4),  # clocks of claims; +12: look-only storages, suspects, restarts
     "treadle/workflow": (1_456, 1),  # +10: who ends with a parent; +32: messages that go together

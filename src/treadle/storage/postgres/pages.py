@@ -22,7 +22,6 @@ from treadle.storage.postgres.statements import renamed
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 NARROW: Final = 10_000  # rows that a label, parent or workflow may have for a bounded page to read and sort all of them
-OWN: Final = "treadle."  # the start of the tasks of system jobs
 
 ORDERS: Final = {
     "newest": (("created_at", "DESC"), ("id", "DESC")),

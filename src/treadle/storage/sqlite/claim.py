@@ -20,17 +20,7 @@ from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order,
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
-from treadle.storage.sqlite.rows import (
-    MORE,
-    SLOT,
-    SLOW_CLAIM,
-    STARTED,
-    decode_all,
-    numbers,
-    numbers_text,
-    run_of,
-    text,
-)
+from treadle.storage.sqlite.rows import MORE, SLOT, SLOW_CLAIM, STARTED, decode_all, numbers, numbers_text, run_of, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
