@@ -18,8 +18,8 @@ from treadle.core.model import BEGUN_WITH, OURS, Outcome, Pairs, Record, State
 from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.durable.children import is_ended, is_loop
+from treadle.durable.entry_kinds import kind_of
 from treadle.durable.run_mailboxes import RELEASED
-from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
 from treadle.policy.cleanups import UNDONE
 from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
@@ -80,11 +80,11 @@ def _begun_anew(entries: Entries, kept: set[str]) -> Entries:
     """The entries that stay, in their order. A time limit among them begins anew, unless the function has continued
     behind the place at which it took effect."""
     behind = {_before(entry) for key, entry in entries.items() if key in kept}
-    return {
-        key: replace(entry, until=UNSET, cut="", life=0) if is_limit(key) and entry.cut not in behind - {""} else entry
-        for key, entry in entries.items()
-        if key in kept
-    }
+    stay = {key: entry for key, entry in entries.items() if key in kept}
+    for key, entry in stay.items():
+        if kind_of(key, entry) == "timeout" and entry.cut not in behind - {""}:
+            stay[key] = replace(entry, until=UNSET, cut="", life=0)
+    return stay
 
 
 def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:

@@ -127,11 +127,6 @@ class TimeLimit:
             await self._run.backend.loop.create_future()  # until it is cancelled
 
 
-def is_limit(key: str) -> bool:
-    """Whether this is the key of a time limit."""
-    return key.partition("#")[0].partition(":")[0] == KEY
-
-
 async def check(run: DurableState, request: StepRequest, recorded_only: bool = False) -> None:
     """Leave the block of a time limit that has passed before this step, or during this wait. `recorded_only`: if an
     earlier run has left it here; a wait that is over by now is not looked at then."""

@@ -93,7 +93,7 @@ def scheduled(facts: Facts) -> str:
     elif (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
     elif (step := asleep_in(row)) is not None:
-        why = f"it sleeps in its step {step!r}, and runs again {when}"
+        why = f"it sleeps in its {step}, and runs again {when}"
     elif row.attempt and row.error:
         why = f"attempt {row.attempt} failed and the next one is due {when} ({error_line(row.error)})"
     elif row.started_at is not None and row.reopenings == 0:
