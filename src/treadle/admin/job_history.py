@@ -52,8 +52,9 @@ class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
     kind   "step": a function that is run once. "sleep": until an instant. "timeout": a time limit; the value is the
-           step or wait at which it took effect. "signal": a wait that received its signal or timed out. "child": another job, or several. "patch": a marker of `current().patched`. "lock": a lock; the
-           value is its number, if the job has it. "once": a key of `current().once`; the last ten are known
+           step or wait at which it took effect. "signal": a wait that received its signal or timed out. "child":
+           another job, or several. "patch": a marker of `current().patched`. "lock": a lock; the value is its number,
+           if the job has it. "once": a key of `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
     until  end of the sleep, the time limit, or the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
