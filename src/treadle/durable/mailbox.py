@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core import defaults
@@ -75,10 +76,10 @@ class MailboxWait:
             self._take(turn, stored)
             return None
         if ends is not None and ends - now <= EARLY:
-            run.checkpoints.keep(request, Checkpoint(request.after, gave_up=True))
+            run.checkpoints.keep(request, Checkpoint(request.after, gave_up=True, life=run.checkpoints.round))
             return None
-        if ends is not None and entry is None:
-            run.checkpoints.keep(request, Checkpoint(request.after, until=ends))
+        if ends is not None and (entry is None or entry.until is UNSET):
+            run.checkpoints.keep(request, Checkpoint(request.after, until=ends, life=run.checkpoints.round))
         if stored is not None:
             return Pending((stored.id,), until=ends)
         to_deadline = defaults.SIGNAL_ROW if row.deadline_at is None else max(EARLY, row.deadline_at - now)
@@ -141,7 +142,9 @@ class MailboxWait:
         if entry.gave_up:
             job = run.run.record.job
             within = "in time" if self._timeout is None else f"within {self._timeout:g} s"
-            raise TimeoutError(f"{job.task} {job.id} did not receive {self._missing(job.id, within)}")
+            if entry.life is not UNSET:
+                run.checkpoints.timed_out(request)
+            raise run.timed_out(request, f"{job.task} {job.id} did not receive {self._missing(job.id, within)}")
         if entry.result is None:
             raise StepMismatch(run.run.record.job.id, request.key, request.after, "another step of that name")
         self._arrived(entry)

@@ -54,7 +54,6 @@ class StepTaker(DurableState):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
-        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     # --- in coroutines
 
