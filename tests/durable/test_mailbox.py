@@ -38,7 +38,7 @@ from treadle.storage.proxy import StorageProxy
 from treadle.storage.urls import connect
 from treadle.testing import HandClock, drain
 from treadle.workflow.mailbox import ANSWER
-from treadle.workflow.signals import signal_id
+from treadle.workflow.signals import SIGNAL, signal_id
 from treadle_testkit.shows import shows
 
 
@@ -582,6 +582,47 @@ async def test_ten_thousand_messages_go_through_one_job(app: App, spy: Spy, cloc
             assert len(row.checkpoints) < 60
             assert len((await app.jobs.list(workflow=job.id, limit=1_000)).records) < 80
     assert await job.result(0) == (10_000, sum(range(10_000)))
+
+
+class LateSender(StorageProxy):
+    """The sender's settling of its rows arrives between the receiver's look at them and their release."""
+
+    def __init__(self, storage: Storage, is_locked: bool) -> None:
+        super().__init__(storage)
+        self._late, self._is_locked = list[Outcome](), is_locked
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        if any(out.id.startswith(SIGNAL) and out.keep is None and not out.version for out in outcomes):
+            self._late += outcomes
+            return [Settled(APPLIED)] * len(outcomes)
+        if self._late and any(out.id.startswith(SIGNAL) and out.keep == 0.0 for out in outcomes):
+            late, self._late = self._late, []
+            await self.storage.settle(late)
+            if self._is_locked:  # another transaction has its row
+                return [Settled("refused", again=True)] * len(outcomes)
+        return await self.storage.settle(outcomes)
+
+
+@shows("the rows of received messages are released also if their sender ends them in that moment")
+@pytest.mark.parametrize("is_locked", [False, True])
+async def test_rows_that_their_sender_ends_late_are_released(
+    storage: Storage, clock: HandClock, is_locked: bool
+) -> None:
+    async with App(storage=LateSender(storage, is_locked), clock=clock) as app:
+
+        @app.task
+        async def t() -> None:
+            while await current().receive("add", returns=int):
+                pass
+
+        job = await t.enqueue()
+        await asyncio.gather(*(app.jobs.send(job, "add", value) for value in range(1, 41)))
+        await drain(app)
+        clock.advance(61)
+        while await storage.prune(1_000):
+            pass
+        rows = {row.id for row in (await app.jobs.list(workflow=job.id, limit=100)).records}
+        assert rows == {job.id, *(signal_id(job.id, "add", turn) for turn in range(33, 42))}
 
 
 @shows("messages that one process sends at the same time take a few calls, and keep their order")
