@@ -52,6 +52,7 @@ from treadle.durable.steps import Durable as Durable
 from treadle.durable.time_limits import TimeLimit as TimeLimit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
+from treadle.durable.tries import left_of_try as left_of_try
 from treadle.durable.tries import step_options as step_options
 from treadle.durable.waits import Sleep as Sleep
 from treadle.durable.waits import Wait as Wait
