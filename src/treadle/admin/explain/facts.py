@@ -12,7 +12,7 @@ from treadle.admin.explain.locked import Locked
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
+from treadle.core.model import ASLEEP, DECLINED, KEPT_FROM, LOST_BY, Record, State
 from treadle.core.query_model import Glance
 from treadle.durable import kind_of, read_entry
 from treadle.storage import MoveState
@@ -111,6 +111,11 @@ def asleep_in(row: Record) -> str | None:
 def declined_by(row: Record) -> str | None:
     """The worker whose `accept=` declined the job, if it has not run since."""
     return _after(DECLINED, row)
+
+
+def kept_from(row: Record) -> str | None:
+    """The lock that its last run may not take, and why."""
+    return _after(KEPT_FROM, row)
 
 
 def lost_by(row: Record) -> str | None:
