@@ -56,7 +56,7 @@ class TimeLimit:
         run, request, entry = self._run, self._request, self._request.entry
         limits = run.limits_time(request.key)
         if limits and (entry is None or not isinstance(entry.until, float)):
-            entry = Checkpoint(request.after, until=run.moment() + self._length, life=run.checkpoints.round)
+            entry = Checkpoint(request.after, until=run.latest_moment() + self._length, life=run.checkpoints.round)
             run.checkpoints.keep(request, entry)
         run.checkpoints.end(request)
         if limits or (entry is not None and entry.cut):
