@@ -706,7 +706,7 @@ async def test_the_calls_of_one_sender(app: App, spy: Spy) -> None:
     assert spy.calls == {"get": 10, "enqueue": 10, "settle": 10}
 
 
-async def test_a_sender_that_remembers_a_mailbox(app: App, spy: Spy, clock: HandClock) -> None:
+async def test_a_sender_that_has_sent_to_a_mailbox(app: App, spy: Spy, clock: HandClock) -> None:
     """The job is another one of the same id, or waits for a row that an operator has deleted."""
     adds = adder(app)
     for _ in range(2):

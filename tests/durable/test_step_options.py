@@ -157,7 +157,7 @@ async def test_a_timeout_of_a_step(app: App, clock: HandClock) -> None:
     assert len(began) == 3
 
 
-@shows("a step in a thread that takes longer than its timeout is asked to stop, and its try has failed when it returns")
+@shows("a step in a thread gets a request to stop at its timeout, and its try has failed when it returns")
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("ending", ["returns", "raises"])
 async def test_a_timeout_of_a_step_in_a_thread(app: App, clock: HandClock, kind: str, ending: str) -> None:

@@ -29,7 +29,7 @@ WAITS: Final[dict[str, Kind]] = {  # how the keys of waits and marks begin
 
 
 def kind_of(key: str, entry: Checkpoint) -> Kind:
-    """What this entry is of. `timeout`: a time limit, `current().timeout`."""
+    """The kind of this entry. `timeout`: a time limit, `current().timeout`."""
     if entry.lock:
         return "lock"
     if entry.child:

@@ -70,8 +70,8 @@ def too_long(key: str, length: float | None) -> TimeoutError:
 
 @contextmanager
 def limited_in_thread(key: str, length: float | None) -> Iterator[None]:
-    """While a plain function runs, which nothing can interrupt: after this time it is asked to stop, and its try has
-    failed when it returns, whatever it returns."""
+    """While a plain function runs, which nothing can interrupt: after this time it gets a request to stop, and its try
+    has failed when it returns, whatever it returns."""
     if length is None:
         yield
         return

@@ -150,10 +150,10 @@ class Context(DurableContext, frozen=True):
 
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
-        left = left_of_try()
-        if left is None or left > timeout:
+        remaining = left_of_try()
+        if remaining is None or remaining > timeout:
             return self._run.wait(timeout)
-        self._run.wait(left)
+        self._run.wait(remaining)
         return True
 
     def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:

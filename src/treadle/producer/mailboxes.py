@@ -38,7 +38,7 @@ class Next(NamedTuple):
     ids: Sequence[str]
 
     def seen(self, job: Record, rows: Sequence[Record | None]) -> Seen | None:
-        """What was read of these rows."""
+        """These rows as they were read; None: none were."""
         return Seen(self.first, rows, self.created == job.created_at) if rows else None
 
 
