@@ -126,6 +126,8 @@ async def test_a_bound_worker_takes_locks(url: str, behind: App, monkeypatch: py
             await (await other.enqueue()).result(timeout=20)
             job = await book.enqueue("theirs")
             await deferred.until("deferred", times=2, id=job.id)
+        cause = "its row is in another queue, to which the token of this worker has no access"
+        assert (await behind.jobs.get(job.id)).reason == f"kept from the lock 'theirs': {cause}"
     [lock] = [row for row in (await behind.jobs.list(queue="other")).records if row.job.key == "treadle.lock theirs"]
     await behind.jobs.cancel(lock)
     async with App(url, token="mine") as app:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
@@ -87,10 +87,14 @@ class JobLooks:
 
     async def get(self, job: HasId | str) -> Record:
         """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
-        [stored] = await self._client.get([id_of(job)])
-        row = await self._visible(id_of(job), stored)
+        return (await self._get_with(id_of(job), ()))[0]
+
+    async def _get_with(self, id: str, others: Sequence[str]) -> tuple[Record, Sequence[Record | None]]:
+        """The row of a job as `get` returns it, and these other rows, in one call."""
+        [stored, *rows] = await self._client.get([id, *others])
+        row = await self._visible(id, stored)
         await self._moved.looked("app.jobs.get")
-        return row
+        return row, rows
 
     async def _visible(self, id: str, stored: Record | None) -> Record:
         row = self._scope.visible(stored)

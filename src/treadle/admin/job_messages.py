@@ -138,17 +138,19 @@ class JobMessages(JobLooks):
             if holder is None:
                 return id, job.new.queue
             id = holder
-        storage, row = await self._storage(), await self.get(id)
-        try:
-            await self._check_open(row, message.name)
-            waits = await self._awaited_names(row)
-            await self._client.mailboxes.send(Sent(storage, row, message, self.reach))
-            _warn(row, message.name, waits)
-        except Stale:
-            [answer] = await storage.get([ANSWER + message.tag])
-            if answer is None:
-                raise
-            check_answer(answer, id, row.job.queue, message.name)
+        storage, mailboxes = await self._storage(), self._client.mailboxes
+        with mailboxes.sending(id, message.name, self.reach) as next_rows:
+            row, rows = await self._get_with(id, next_rows.ids)
+            try:
+                await self._check_open(row, message.name)
+                waits = await self._awaited_names(row)
+                await mailboxes.send(Sent(storage, row, message, self.reach, next_rows.seen(row, rows)))
+                _warn(row, message.name, waits)
+            except Stale:
+                [answer] = await storage.get([ANSWER + message.tag])
+                if answer is None:
+                    raise
+                check_answer(answer, id, row.job.queue, message.name)
         return id, row.job.queue  # of the job that has the message, now or since an earlier call with its key
 
     async def _begun(self, spec: JobSpec[Any, Any], message: Message) -> str | None:

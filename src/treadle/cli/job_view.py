@@ -19,7 +19,7 @@ from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, PUBLISHED, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
-from treadle.durable import Failure, is_limit, read_entry
+from treadle.durable import Failure, kind_of, read_entry
 from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.pauses import due_at, paused_at
@@ -95,7 +95,7 @@ def _became(name: str, text: str) -> str:
     if entry.cut:
         return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        verb = "waits" if name.startswith("wait:") else "lasts" if is_limit(name) else "sleeps"
+        verb = {"signal": "waits", "timeout": "lasts"}.get(kind_of(name, entry), "sleeps")
         return f"{verb} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"

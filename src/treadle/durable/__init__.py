@@ -19,6 +19,8 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
+from treadle.durable.entry_kinds import Kind as Kind
+from treadle.durable.entry_kinds import kind_of as kind_of
 from treadle.durable.exclusive import LOCKED as LOCKED
 from treadle.durable.exclusive import Lock as Lock
 from treadle.durable.exclusive import LockWait as LockWait
@@ -48,9 +50,9 @@ from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
 from treadle.durable.steps import Durable as Durable
 from treadle.durable.time_limits import TimeLimit as TimeLimit
-from treadle.durable.time_limits import is_limit as is_limit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
+from treadle.durable.tries import left_of_try as left_of_try
 from treadle.durable.tries import step_options as step_options
 from treadle.durable.waits import Sleep as Sleep
 from treadle.durable.waits import Wait as Wait

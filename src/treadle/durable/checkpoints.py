@@ -59,7 +59,9 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     child: str = ""  # of a call, the id of its job; of several, anything
     jobs: int = 0  # of several, how many
     taken_over: bool = False  # of a fork: the step is one of the job from which it was forked
-    life: int = 0  # of a time limit, how often the job had been reopened when it began
+    # Of a time limit, and of a wait with a timeout: how often the job had been reopened when it began, while nothing
+    # has followed its end. The next reopening forgets it.
+    life: int | UnsetType = UNSET
     lost_race: bool = False  # of a call that lost a race: its jobs are cancelled, or go on by themselves
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
@@ -115,7 +117,8 @@ class StepRequest(Struct, frozen=True):
 
 class Raised(NamedTuple):
     """An error that a step raised, and the task that called the step's function (None: a thread did). An error that has
-    left the block of a lock has `leave` instead, which leaves the lock if the function catches it."""
+    left the block of a lock has `leave` instead, which leaves the lock if the function catches it. That of a timeout
+    has neither."""
 
     request: StepRequest
     failure: Failure | None
@@ -146,8 +149,8 @@ class Checkpoints:
                 entry = read_entry(text)
             except UNREADABLE as error:
                 raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
-            if entry.failure is not UNSET and _is_forgotten(entry.failure, round):
-                continue  # an operator has reopened the job, so that it tries this step again
+            if self._is_forgotten(key, entry):
+                continue
             self.entries[key], texts[key] = entry, text
         self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
@@ -159,6 +162,12 @@ class Checkpoints:
         self.if_cut_off: dict[str, Callable[[], None]] = {}  # called if it is decided that this was cut off
         self._root = None if place is None else Branch(self, place, "")
         self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
+
+    def _is_forgotten(self, key: str, entry: Checkpoint) -> bool:
+        """Whether an operator has reopened the job since the step failed or the time began, and nothing has followed:
+        the step is tried again, and the time begins anew."""
+        then = entry.failure.round if isinstance(entry.failure, Failure) else entry.life
+        return isinstance(then, int) and then < self.round
 
     # --- asking for steps
 
@@ -267,6 +276,11 @@ class Checkpoints:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
         self._raised[request.key] = Raised(request, failure, place_here())
 
+    def timed_out(self, request: StepRequest) -> None:
+        """Note that the timeout of this wait or time limit raises an error here. No reopening of the job forgets it if
+        the function catches the error and continues."""
+        self._raised[request.key] = Raised(request, None, place_here())
+
     def left_by_error(self, request: StepRequest, leave: Callable[[], Awaitable[None]]) -> None:
         """Note that an error leaves the block of a lock here. The lock is left if the function catches it."""
         self._raised[request.key] = Raised(request, None, place_here(), leave)
@@ -281,11 +295,13 @@ class Checkpoints:
         for key, (request, failure, task, leave) in tuple(self._raised.items()):
             if request.branch.has_passed_on(task, branch):
                 del self._raised[key]
+                before = self.entries.get(key)
                 if leave is not None:
                     self.leaving.append(leave)
                 if failure is None:
+                    if before is not None and (before.cut or before.gave_up):
+                        self.keep(request, replace(before, life=UNSET))
                     continue
-                before = self.entries.get(key)
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)
                 self.caught.add(key)
@@ -352,11 +368,6 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 def running_step() -> str | None:
     """The key of the step whose function runs here; None outside a step."""
     return _running.get()
-
-
-def _is_forgotten(failure: Failure | UnsetType, round: int) -> bool:
-    """Whether the job was reopened since the step failed, and no step has followed."""
-    return isinstance(failure, Failure) and isinstance(failure.round, int) and failure.round < round
 
 
 def _plain(after: str) -> str:

@@ -25,7 +25,7 @@ from treadle.core.model import Record
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, place_here, position_here
-from treadle.durable.checkpoints import CALL, MARK, SLEEP, STEP, Checkpoints, StepRequest
+from treadle.durable.checkpoints import CALL, MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
 from treadle.durable.failures import leaves
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import locks_of
@@ -49,9 +49,8 @@ class EndedSteps(Checkpoints):
     """The steps of an ended job, and those of its cleanup."""
 
     def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object, offload: int) -> None:
+        self._ended, self.theirs = ended, _of_job(row, ended)
         super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings, offload)
-        self._ended = ended
-        self.theirs = _of_job(row, ended)
         # In the order in which they were stored.
         self.history = {key: entry for key, entry in self.entries.items() if key in self.theirs}
         self.on_effect: Callable[[StepRequest], object] = lambda _: None  # called with each step and call
@@ -69,6 +68,9 @@ class EndedSteps(Checkpoints):
         self.undoing: Branch | None = None  # the branch of the undo that runs
         self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
         self.passed: set[str] = set()  # what the job had got behind
+
+    def _is_forgotten(self, key: str, entry: Checkpoint) -> bool:
+        return key not in self.theirs and super()._is_forgotten(key, entry)
 
     def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         request = super().ask(name, args, key)

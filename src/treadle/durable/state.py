@@ -35,6 +35,7 @@ class DurableState:
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
         self.locks: dict[str, StepRequest] = {}  # by their names, those that this run has or waits for
+        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
@@ -59,6 +60,12 @@ class DurableState:
     def is_suspended(self) -> bool:
         """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
         return self.run.suspended_as is not None or self._between is not None
+
+    def timed_out(self, request: StepRequest, text: str) -> TimeoutError:
+        """The error of a wait or a time limit that has timed out. The history has it: later runs raise the same."""
+        error = TimeoutError(text)
+        self.errors[request.key] = error, error
+        return error
 
     def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         """The next wait of that name. Its position in the order is where this is called."""
@@ -129,6 +136,8 @@ class DurableState:
             future.cancel()
         try:
             return future.result()
+        except TimeoutError as copy:  # which asyncio makes
+            raise next((error for error, _ in self.errors.values() if error.args == copy.args), copy) from None
         except concurrent.futures.CancelledError:
             raise Stopped from None
         finally:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import CODE, BadResult, BadStep, StepMismatch, TooLarge
 from treadle.core.model import Outcome
 from treadle.durable import time_limits
 from treadle.durable.backend import (
@@ -35,7 +35,7 @@ from treadle.durable.pending import Pending
 from treadle.durable.short_waits import ShortWaits
 from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
-from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
+from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries, limited_in_thread, too_long
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
 from treadle.policy import judge
@@ -54,7 +54,6 @@ class StepTaker(DurableState):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
-        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     # --- in coroutines
 
@@ -62,10 +61,6 @@ class StepTaker(DurableState):
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Coroutine[Any, Any, Any]:
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
-        if options.timeout is not None and not is_async(function):
-            raise BadOption(
-                "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
-            )
         request = self._request(name, function, args, kwargs, options)
         if request.is_recorded:
             return self._unawaited.add(request.key, self._replay(request, function))
@@ -167,8 +162,9 @@ class StepTaker(DurableState):
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
             if not is_async(call.function):
-                value = await self.backend.call(self.run, call.function)
-                return await value if inspect.isawaitable(value) else value
+                with limited_in_thread(call.request.key, call.options.timeout):
+                    value = await self.backend.call(self.run, call.function)
+                    return await value if inspect.isawaitable(value) else value
             if call.options.timeout is None:
                 return await call.function()
             try:
@@ -177,8 +173,7 @@ class StepTaker(DurableState):
             except TimeoutError as error:
                 if not limit.expired():
                     raise
-                text = f"step {call.request.key!r} took longer than its timeout of {call.options.timeout:g} s"
-                raise TimeoutError(text) from error
+                raise too_long(call.request.key, call.options.timeout) from error
 
     async def _wait_for_try(self, request: StepRequest, until: float) -> None:
         """Suspend the run until the next try of a step is due, if that takes longer than a short wait. A task of the
@@ -223,7 +218,7 @@ class StepTaker(DurableState):
                     if self.checkpoints.caught or self.undos.to_store:
                         self.wait_here(self._before_effect())
                     try:
-                        with self._around(request):
+                        with self._around(request), limited_in_thread(request.key, options.timeout):
                             value = call.function()
                         self._keep(call, value)
                     except Exception as error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooLarge
-from treadle.core.model import OURS, ROUND, Outcome, State
+from treadle.core.model import KEPT_FROM, OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.children import cancel_all, open_children, read
@@ -177,9 +177,14 @@ class Durable(StepTaker):
         try:
             return await self._locks.win(key, seconds(keep, "once.keep"))
         except (ForeignRow, KeyHeld) as error:
-            job = self.run.record.job
-            log.warning("%s %s waits for the once-lock %r, which another queue holds", job.task, job.id, key)
-            raise Defer(FOREIGN_LOCK) from error
+            raise self.kept_from(f"the once-lock {key!r}: another queue holds it", FOREIGN_LOCK) from error
+
+    def kept_from(self, what: str, pause: float) -> Defer:
+        """The job tries again after this time, as it may not take this lock. The log and `explain` name the cause."""
+        job, deferral = self.run.record.job, Defer(pause)
+        log.warning("%s %s is kept from %s", job.task, job.id, what)
+        deferral.reason = KEPT_FROM + what
+        return deferral
 
     async def give_back(self, key: str) -> None:
         """Release the lock, if this run got it."""

@@ -14,7 +14,7 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable import Cleanup
+from treadle.durable import Cleanup, left_of_try
 from treadle.execution.durable_context import DurableContext
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
@@ -138,9 +138,9 @@ class Context(DurableContext, frozen=True):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the function should stop: it timed out, the job was cancelled or lost, or the worker stops. Async
-        functions are cancelled; functions in threads must check this regularly, or use `wait`."""
-        return self._run.why is not None
+        """Whether the function should stop: it timed out, also as a step, the job was cancelled or lost, or the worker
+        stops. Async functions are cancelled; functions in threads must check this regularly, or use `wait`."""
+        return self._run.why is not None or left_of_try() == 0.0
 
     @property
     def state(self) -> Any:
@@ -150,7 +150,11 @@ class Context(DurableContext, frozen=True):
 
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
-        return self._run.wait(timeout)
+        remaining = left_of_try()
+        if remaining is None or remaining > timeout:
+            return self._run.wait(timeout)
+        self._run.wait(remaining)
+        return True
 
     def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:
         """A block whose writes are committed together with the job's ending and its children, or rolled back.

@@ -54,9 +54,11 @@ class Step:
         retry     when the step is tried again after an error. Between two tries the job is deferred: it uses no slot,
                   and no attempt is counted. When they are used up, or the error is final (Abort, or by `on_error`), the
                   error is stored, and each run raises it. Fields that are not set have the defaults of `Retry`
-        timeout   seconds that one try of an async function may take; then it is cancelled and raises TimeoutError
+        timeout   seconds that one try may take; then an async function is cancelled, and the try raises TimeoutError. A
+                  plain function cannot be interrupted: `current().cancelled` is true in it after that time, and its try
+                  has failed as soon as it returns, whatever it returns
         on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
-        Raises BadOption, also for a `timeout` of a plain function, which cannot be interrupted.
+        Raises BadOption.
         """
         return Step(self._durably, step_options(retry, timeout, on_error))
 
@@ -73,6 +75,12 @@ class SynchronousStep:
         result: T = self._durable.step_here(name, function, args, kwargs, self._options)
         return result
 
-    def options(self, *, retry: Retry | None = None, on_error: judge.OnError | None = None) -> SynchronousStep:
-        """As `Step.options`. A thread cannot be interrupted, so there is no `timeout`."""
-        return SynchronousStep(self._durable, step_options(retry, None, on_error))
+    def options(
+        self,
+        *,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        on_error: judge.OnError | None = None,
+    ) -> SynchronousStep:
+        """As `Step.options`."""
+        return SynchronousStep(self._durable, step_options(retry, timeout, on_error))

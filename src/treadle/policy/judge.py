@@ -230,7 +230,7 @@ def failed(
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
-        out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note)
+        out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note, decision.reason)
         if decision.limit is None or not delay:
             return out
         return replace(out, followups=(_hold(record, decision.limit, delay),))

@@ -225,6 +225,8 @@ class Defer(TreadleError):
     Raises BadOption.
     """
 
+    reason: str | None = None  # of the row of the job, which Treadle sets
+
     def __init__(
         self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None, limit: str | None = None
     ) -> None:
