@@ -161,7 +161,7 @@ AT_ONCE: Final[dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", AT_ONCE)
 @shows("when very many jobs become due at once, each call advances a bounded number, and jobs of other queues start")
-async def test_law08_a_call_advances_a_bounded_number_of_due_jobs(storage: Storage, clock: HandClock, kind: str) -> None:
+async def test_law08_a_call_advances_few_due_jobs(storage: Storage, clock: HandClock, kind: str) -> None:
     most = defaults.DUE_STEP
     await storage.enqueue([job(f"s{n:04}", queue="many", **AT_ONCE[kind]) for n in range(2 * most + 1)])
     if kind == "leased":
