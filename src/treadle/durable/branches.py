@@ -15,13 +15,13 @@ from msgspec import Struct
 class Position(Struct, frozen=True):
     """A position in the order of a branch: behind a step of it.
 
-    last   that step, as the next one records it in `after`
+    key    that step, as the next one records it in `after`
     taken  how many steps the branch had requested
     """
 
     branch: Branch
-    last: str
-    taken: int = 0
+    key: str
+    taken: int
 
 
 class Branch:
@@ -90,7 +90,7 @@ class Branch:
 
 def begun_at(position: Position, place: object) -> Branch:
     """The branch of a task or thread that began at this position of another one."""
-    last = position.last if position.last.endswith(("&", ">")) else f"{position.last}&"
+    last = position.key if position.key.endswith(("&", ">")) else f"{position.key}&"
     return Branch(position.branch.checkpoints, place, last, position, position.branch.outer)
 
 

@@ -180,6 +180,8 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 class Cleanup(Durable):
     """The durable code of a run of a cleanup job."""
 
+    has_ending = True
+
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
         super().__init__(run, backend, codec)
         self._ended, self.is_done = ended, False

@@ -41,6 +41,6 @@ class Patches:
             self._old.add(name)
             return False
         after = branch.last.rstrip("&") + APART
-        checkpoints.keep(StepRequest(key, after, None, branch), Checkpoint(after))
+        checkpoints.keep(StepRequest(branch, key, branch.taken, after, None), Checkpoint(after))
         checkpoints.caught.add(key)
         return True

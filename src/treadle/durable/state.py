@@ -25,6 +25,8 @@ MOST_REPEATED = 100  # times that a suspension is raised again in one run
 class DurableState:
     """The part that steps, sleeps and waits of a run share."""
 
+    has_ending = False  # `reached` may raise the ending of a job
+
     def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
         self.run, self.backend = run, backend
         row = run.record

@@ -63,29 +63,31 @@ class StepTaker(DurableState):
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
         request = self._request(name, function, args, kwargs, options)
         if request.is_recorded:
-            return self._unawaited.add(request.key, self._replay(request, function))
+            self._unawaited[request.key] = replay = self._replay(request, function)
+            return replay
         return self._unawaited.add(request.key, self._step(self._call(request, function, args, kwargs, options)))
 
     def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """The coroutine of a call that takes a place in the order. A run that returns without awaiting it fails."""
 
         async def begun() -> Any:
-            self._unawaited.forget(key)
+            self._unawaited.pop(key, None)
             return await work()
 
         return self._unawaited.add(key, begun())
 
     async def _replay(self, request: StepRequest, function: Callable[..., Any]) -> Any:
         """A step with a recorded value: most of the time of a wake."""
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self.stay(request.key)
-        self.checkpoints.decide_at(request)
-        await self.reached(request)
+        if self.checkpoints.undecided:
+            self.checkpoints.decide_at(request)
+        if self.has_ending:
+            await self.reached(request)
         return self._replayed(request, function)
 
     def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
-        self.checkpoints.end(request)
-        entry = request.entry
+        request.is_open, entry = False, request.entry
         assert entry is not None
         text = entry.result
         assert text is not None
@@ -101,7 +103,7 @@ class StepTaker(DurableState):
 
     async def _step(self, call: StepCall) -> Any:
         request = call.request
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self._on_loop(request.key)
         self.stay(request.key)
         self.checkpoints.decide_at(request)
@@ -238,12 +240,12 @@ class StepTaker(DurableState):
             raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
-        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
         return self.checkpoints.ask(name, checksum_of(args, kwargs))
 
     def _call(
         self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
     ) -> StepCall:
+        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
         signature = signature_of(function, self._named(request), self._codec)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
 

@@ -56,7 +56,7 @@ class Durable(StepTaker):
     async def over(self, wait: Wait) -> Any:
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self.stay(request.key)
         self._on_loop(request.key)
         self.checkpoints.decide_at(request)
@@ -116,7 +116,7 @@ class Durable(StepTaker):
         parts = parts_of(waits)
         for name, part in parts.items():
             waiting: Any = waits[name]
-            self._unawaited.forget(part.request.key)
+            self._unawaited.pop(part.request.key, None)
             waiting.close()
         return parts
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from treadle.core import defaults, trace_ids
+from treadle.core import defaults, ids, trace_ids
 from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NotRunning
 from treadle.core.model import Record
@@ -202,7 +202,7 @@ class Context(DurableContext, frozen=True):
 
 def current() -> Context:
     """The job that runs here. Raises NotRunning outside a job, and in a batch."""
-    run = running_here()
+    run: JobRun | None = ids.running.get(None)  # `running_here`, in each step of a replay
     if run is None:
         if many := batch_here.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")

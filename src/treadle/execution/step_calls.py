@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
+from msgspec import Struct
+
 from treadle.durable import PLAIN, Durable, StepOptions, step_options
 from treadle.policy import judge
 from treadle.policy.retry import Retry
@@ -14,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Step:
+class Step(Struct, frozen=True):
     """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
     later runs receive the stored value. If the worker dies before that, the function runs again.
 
@@ -24,10 +26,8 @@ class Step:
     the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
     """
 
-    __slots__ = ("_durably", "_options")
-
-    def __init__(self, durably: Callable[[str], Durable], options: StepOptions = PLAIN) -> None:
-        self._durably, self._options = durably, options
+    _durably: Callable[[str], Durable]
+    _options: StepOptions = PLAIN
 
     @overload
     def __call__(

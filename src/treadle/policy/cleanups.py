@@ -26,6 +26,7 @@ from treadle.core.model import (
     Record,
     State,
 )
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT, read_policy
 
@@ -143,12 +144,12 @@ def nothing_to_do(own: Record) -> Outcome:
 
 def is_stored(record: Record) -> bool:
     """Whether the job has its cleanup job already."""
-    return dict(record.checkpoints).get(STORED) == str(record.reopenings)
+    return own_checkpoints(record.checkpoints).get(STORED) == str(record.reopenings)
 
 
 def ends_alone(record: Record) -> bool:
     """Whether this job was cancelled without its children."""
-    return dict(record.checkpoints).get(ALONE) == str(record.reopenings)
+    return own_checkpoints(record.checkpoints).get(ALONE) == str(record.reopenings)
 
 
 def _may_end(record: Record, outcome: Outcome) -> bool:

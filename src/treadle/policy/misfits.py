@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from treadle.core.clock import moment_text
 from treadle.core.errors import ARGUMENTS, BadOption, error_line
 from treadle.core.model import Outcome, Pairs, Presence, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy.judge import released
 
 Misfits = Literal["fail", "wait"] | float
@@ -32,7 +33,7 @@ def longest_wait(option: object) -> float:
 
 def waits_until(record: Record) -> float | None:
     """When the wait of this job ends; None: it has not begun in this round."""
-    reopenings, _, until = dict(record.checkpoints).get(UNTIL, "").partition(":")
+    reopenings, _, until = own_checkpoints(record.checkpoints).get(UNTIL, "").partition(":")
     try:
         return float(until) if reopenings == str(record.reopenings) else None
     except ValueError:  # another program has stored it
