@@ -114,28 +114,58 @@ class StepTaker(DurableState):
         await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
-                if time_limits.in_time_limit():
+                if self._ends_in_time(request):
                     await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
                     await self._wait_for_try(request, until)
                     continue
                 await self.reached(request, CALL)
+                if self._is_elsewhere(call):
+                    await self.try_elsewhere(call)
+                    continue
                 with self.tries.progress(request):
-                    if self.checkpoints.caught or self.undos.to_store:
+                    if self._has_to_store:
                         await self._before_effect()
                     try:
                         self._keep(call, await self._value(call))
                     except Exception as error:
                         self._try_failed(call, error)
-                    await self.backend.save(self.run)
+                    await self._store_try(request)
             await self.cut_again(request)
             return self._recorded(call)
         except asyncio.CancelledError as error:
-            if not self.backend.is_cancelled(self.run):
+            if not self.is_ending:
                 self.cut_off(request, error)
             raise
         finally:
             self.checkpoints.end(request)
+
+    def _is_elsewhere(self, call: StepCall) -> bool:
+        """Whether a job of its own makes the tries of this step."""
+        return bool(call.options.limits) and not self.makes(call.request.key)
+
+    def _ends_in_time(self, request: StepRequest) -> bool:
+        """Whether a time limit may have passed before this step. While a job makes its try, that is a wait."""
+        entry = self.checkpoints.entries.get(request.key)
+        return time_limits.in_time_limit() and not (entry is not None and entry.child)
+
+    async def try_elsewhere(self, call: StepCall, here: bool = False) -> None:
+        """Make one try of a step by a job of its own, which obeys the limits of the step. Raises what the step raises.
+        `here`: the function runs in a thread, which is suspended at once."""
+
+    async def _store_try(self, request: StepRequest) -> None:
+        """Store the entry of a try. A run that has made the try for which it was ends with it, and stores it then."""
+        if self.makes(request.key):
+            self.leave_tried()
+        await self.backend.save(self.run)
+
+    def leave_tried(self) -> None:
+        """Called when this run has made the try that it was for. Raises Suspend."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run ends, so that its tasks are cancelled for no reason of the function."""
+        return self.backend.is_cancelled(self.run) or self.is_suspended
 
     async def cut_again(self, request: StepRequest) -> None:
         """Wait to be cut off, if an earlier run was cut off in this step or wait."""
@@ -152,10 +182,18 @@ class StepTaker(DurableState):
             self.checkpoints.raised(request, CUT_OFF)
             return
         failure = Failure("CancelledError", "asyncio", message="something else cancelled what the step awaited")
+        raise self.failed_with(request, replace(failure, round=self.checkpoints.round)) from error
+
+    def failed_with(self, request: StepRequest, failure: Failure) -> Exception:
+        """The error that the step raises here for this failure, which is stored if the function catches it."""
         shown = error_of(request.key, failure)
         self.errors[request.key] = shown, shown
-        self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
-        raise shown from error
+        self.checkpoints.raised(request, failure)
+        return shown
+
+    @property
+    def _has_to_store(self) -> bool:
+        return bool(self.checkpoints.caught) or self.undos.to_store
 
     async def _before_effect(self) -> None:
         """Store what must be known before the function of a step runs."""
@@ -210,7 +248,7 @@ class StepTaker(DurableState):
         call = self._call(request, function, args, kwargs, options)
         try:
             while not self.checkpoints.is_over(request.key):
-                if time_limits.in_time_limit():
+                if self._ends_in_time(request):
                     self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
                     if self.short_waits.fits(Pending(until=until)):
@@ -219,8 +257,11 @@ class StepTaker(DurableState):
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 self.checkpoints.reach(request, CALL)
+                if self._is_elsewhere(call):
+                    self.wait_here(self.try_elsewhere(call, here=True))
+                    continue
                 with self.tries.progress(request):
-                    if self.checkpoints.caught or self.undos.to_store:
+                    if self._has_to_store:
                         self.wait_here(self._before_effect())
                     try:
                         with self._around(request):
@@ -228,7 +269,7 @@ class StepTaker(DurableState):
                         self._keep(call, value)
                     except Exception as error:
                         self._try_failed(call, error)
-                    self.wait_here(self.backend.save(self.run))
+                    self.wait_here(self._store_try(request))
             return self._recorded(call)
         finally:
             self.checkpoints.end(request)
@@ -239,8 +280,8 @@ class StepTaker(DurableState):
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
     ) -> StepRequest:
         self.stay(name)
-        if options.retry is not None and self.run.place is IN_BATCH:
-            raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
+        if (options.retry is not None or options.limits) and self.run.place is IN_BATCH:
+            raise BadStep(name, "a step of a batch has no `retry` and no `limits`: the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
         self.backend.check(self.run)  # the step could not be stored, so its function must not run either
@@ -293,10 +334,15 @@ class StepTaker(DurableState):
         """Record the error of a try if the step has options of its own; otherwise raise it, as every later run will if
         the function catches it."""
         request, retry = call.request, call.options.retry
-        if judge.fails_as(error) == CODE:
+        if isinstance(error, Defer) and self.makes(request.key):
+            error = Defer(error.delay(self.moment()), limit=error.limit)  # an instant cannot be stored
+        if judge.fails_as(error) == CODE and not self.makes(request.key):
             raise error
         failure, shown = failure_of(request.key, error, self.checkpoints.round)
-        if retry is None or isinstance(error, Defer):
+        if retry is None or isinstance(error, Defer) or judge.fails_as(error) == CODE:
+            if self.makes(request.key):
+                self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+                return
             self.errors[request.key] = shown, error
             self.checkpoints.raised(request, failure)
             self._raise(request.key)
@@ -305,7 +351,7 @@ class StepTaker(DurableState):
         try:
             delay = call.options.next_delay(error, tried, self.backend.random())
         except Defer as deferral:
-            self._try_failed(call, deferral)  # raises it
+            self._try_failed(call, deferral)  # raises it, if its job runs here
             return
         until = UNSET if delay is None else self.moment() + delay
         self.errors[request.key] = shown, error

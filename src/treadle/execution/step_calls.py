@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -48,6 +48,8 @@ class Step:
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
     ) -> Step:
         """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
 
@@ -56,9 +58,12 @@ class Step:
                   error is stored, and each run raises it. Fields that are not set have the defaults of `Retry`
         timeout   seconds that one try of an async function may take; then it is cancelled and raises TimeoutError
         on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
+        limits    names of limits, as in `@app.task(limits=...)`, that each try obeys: it waits for them without a slot,
+                  and runs in a job of its own over the history of this one, which waits for it
+        cost      slots and starts that one try takes of each of these limits
         Raises BadOption, also for a `timeout` of a plain function, which cannot be interrupted.
         """
-        return Step(self._durably, step_options(retry, timeout, on_error))
+        return Step(self._durably, step_options(retry, timeout, on_error, limits, cost))
 
 
 class SynchronousStep:
@@ -73,6 +78,13 @@ class SynchronousStep:
         result: T = self._durable.step_here(name, function, args, kwargs, self._options)
         return result
 
-    def options(self, *, retry: Retry | None = None, on_error: judge.OnError | None = None) -> SynchronousStep:
+    def options(
+        self,
+        *,
+        retry: Retry | None = None,
+        on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
+    ) -> SynchronousStep:
         """As `Step.options`. A thread cannot be interrupted, so there is no `timeout`."""
-        return SynchronousStep(self._durable, step_options(retry, None, on_error))
+        return SynchronousStep(self._durable, step_options(retry, None, on_error, limits, cost))
