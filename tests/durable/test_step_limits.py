@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
-from treadle import Abort, App, BadOption, BadStep, Defer, JobCancelled, Limit, Retry, State, current
-from treadle.testing import HandClock, drain
+from treadle import Abort, App, BadOption, BadStep, Defer, JobCancelled, Limit, Retry, Stale, State, current
+from treadle.admin.histories import histories
+from treadle.core.model import Claim, Record
+from treadle.testing import Endless, HandClock, drain, replay
 from treadle_testkit.shows import shows
 
 ONCE = Retry(attempts=1)
@@ -43,7 +46,12 @@ async def test_a_step_waits_for_its_limit(app: App, clock: HandClock, ledger: Le
     rows = [await app.jobs.get(job) for job in jobs]
     [waiting] = [row for row in rows if row.state is State.WAITING]
     [step_id] = waiting.after
-    assert "limit 'api'" in await app.jobs.explain(step_id)
+    assert "a try of its step 'charge', blocked by the limit 'api'" in await app.jobs.explain(waiting)
+    own = await app.jobs.explain(step_id)
+    assert "the limit 'api'" in own
+    assert f"It makes a try of step 'charge' of job {waiting.id} (waiting)." in own
+    [_, step] = (await app.jobs.history(waiting)).steps
+    assert (step.name, step.value, step.done) == ("charge", step_id, False)
     clock.advance(61)
     await drain(app)
     assert sorted([await job.result(0) for job in jobs]) == [f"end charge {number} 1" for number in (1, 2, 3)]
@@ -62,7 +70,7 @@ async def test_a_slot_of_a_limit_is_held_while_the_step_runs_only(app: App, ledg
 
 @shows("each try of a step with limits takes them anew, and nothing holds them between two tries")
 @KINDS
-async def test_each_try_takes_the_limits_anew(app: App, clock: HandClock, ledger: Ledger, kind: str) -> None:
+async def test_each_try_takes_the_limits_again(app: App, clock: HandClock, ledger: Ledger, kind: str) -> None:
     await app.limits.set(Limit("api", rate=1, per=60))
     ledger.fail["charge"] = 2
     job = await charging(app, ledger, kind, retry=Retry(attempts=3, base=0, jitter=0)).enqueue()
@@ -258,6 +266,22 @@ async def test_a_cancelled_job_cancels_its_step(app: App, ledger: Ledger) -> Non
     assert ledger.function_done == {"clean": 1, "undo": 1}
 
 
+async def test_a_cleanup_waits_for_a_step_that_may_still_run(app: App, clock: HandClock, ledger: Ledger) -> None:
+    @app.task
+    async def t() -> None:
+        current().on_undo(ledger.plain, "undo")
+        await current().step.options(limits=["api"])("charge", ledger.do, "charge")
+
+    job = await t.enqueue()
+    await claimed_by_another(app, job)
+    await app.jobs.cancel(job)
+    await drain(app)
+    assert not ledger.function_done
+    clock.advance(61)
+    await drain(app)
+    assert ledger.function_done == {"undo": 1}
+
+
 async def test_code_that_cleans_up_obeys_limits(app: App, clock: HandClock, ledger: Ledger) -> None:
     await app.limits.set(Limit("api", rate=1, per=60))
 
@@ -284,7 +308,7 @@ async def test_code_that_cleans_up_obeys_limits(app: App, clock: HandClock, ledg
     assert {row.state for row in (await app.jobs.list()).records} == {State.CANCELLED, State.SUCCEEDED}
 
 
-async def test_a_retried_job_takes_the_step_anew(app: App, ledger: Ledger) -> None:
+async def test_a_retried_job_takes_the_step_again(app: App, ledger: Ledger) -> None:
     await app.limits.set(Limit("api", slots=0))
     job = await charging(app, ledger, "async").enqueue()
     await drain(app)
@@ -367,3 +391,48 @@ async def test_wrong_limits_are_refused(app: App) -> None:
     await drain(app)
     assert (await app.jobs.get(job)).error is None
     assert len(errors) >= 3
+
+
+async def test_acts_on_the_job_of_a_step_are_refused(app: App, ledger: Ledger) -> None:
+    await app.limits.set(Limit("api", slots=0))
+    job = await charging(app, ledger, "async").enqueue()
+    await drain(app)
+    [step_id] = (await app.jobs.get(job)).after
+    with pytest.raises(Stale):
+        await app.jobs.pause(step_id)
+    with pytest.raises(Stale, match="Treadle's own"):
+        await app.jobs.send(step_id, "inbox", 1)
+    with pytest.raises(Stale, match="Treadle's own"):
+        await app.jobs.rerun(step_id)
+    await app.jobs.cancel(step_id)
+    await drain(app)
+    assert "JobCancelled" in await error_of(app, job)
+
+
+async def claimed_by_another(app: App, job: Any) -> Record:
+    """Run the job up to its step with limits, whose try another worker claims."""
+    with suppress(Endless):
+        await drain(app, limit=1)
+    [row] = (await (await app._core.open()).claim(Claim(worker="gone#1", lease=30.0))).records
+    assert (await app.jobs.get(job)).after == (row.id,)
+    return row
+
+
+async def test_a_lost_worker_frees_the_limit_of_a_step(app: App, clock: HandClock, ledger: Ledger) -> None:
+    await app.limits.set(Limit("api", slots=1))
+    job = await charging(app, ledger, "async").enqueue()
+    claimed = await claimed_by_another(app, job)
+    assert claimed.job.limits == (("api", 1),)
+    await drain(app)
+    assert ledger.function_done["charge"] == 0
+    clock.advance(1000)
+    await drain(app)
+    assert await job.result(0) == "end charge 1 1"
+
+
+async def test_a_history_with_a_try_under_way_is_replayed(app: App, ledger: Ledger) -> None:
+    await app.limits.set(Limit("api", slots=0))
+    await charging(app, ledger, "async").enqueue()
+    await drain(app)
+    [replayed] = await replay(app, [one async for one in histories(app._core, {"task": "t"})])
+    assert (replayed.stopped_at, replayed.taken) == ("charge", ("begin",))

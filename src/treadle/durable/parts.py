@@ -27,7 +27,7 @@ from treadle.serialization.call_codec import Codec
 
 
 class Past:
-    """What a job had got behind."""
+    """The steps, sleeps and waits that a job had got behind."""
 
     def __init__(self, entries: Mapping[str, Checkpoint], claimed_at: float | None = None) -> None:
         self.entries, self._claimed_at = entries, claimed_at or 0.0
