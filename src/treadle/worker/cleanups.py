@@ -76,14 +76,14 @@ class Cleanups:
         moment = run.storage_time(self._now())
         rest = cleanups.remaining_lease(own, row, task.lease or self._lease, moment)
         if rest > 0:
-            return judge.released(own, rest)
+            return judge.released(own, rest, reason=cleanups.LEASE)
         ended = await self._whole(run, row)
         if isinstance(ended, Outcome):
             return ended
         if not cleanups.ends_alone(ended):
-            rest = await self._end_children(ended, task.lease or self._lease, moment)
+            rest = await self._end_children(own, ended, task.lease or self._lease, moment)
             if rest > 0:
-                return judge.released(own, rest)
+                return judge.released(own, rest, reason=cleanups.LEASE)
         has_function = own.job.payload != cleanups.CHILDREN_ONLY and task.kind in ("async", "thread")
         if ended.state is State.SUCCEEDED or not has_function:
             return cleanups.nothing_to_do(own)
@@ -138,7 +138,7 @@ class Cleanups:
             return judge.ended(own, closed.reason or ERROR, closed.error or "")
         return whole.record
 
-    async def _end_children(self, ended: Record, lease: float, now: float) -> float:
+    async def _end_children(self, own: Record, ended: Record, lease: float, now: float) -> float:
         """Cancel the children that the job has called, and that have not ended. Returns the seconds for which a step of
         the job may still run in one of them."""
         children, rest = open_children_of(ended), 0.0
@@ -147,7 +147,7 @@ class Cleanups:
             await self._durable.cancel(ended, some)
             for row in await self._durable.get(some):
                 if row is not None and is_part(row.job):
-                    rest = max(rest, cleanups.remaining_lease(row, row, lease, now))
+                    rest = max(rest, cleanups.remaining_lease(replace(own, checkpoints=()), row, lease, now))
         return rest
 
     async def free(self, run: JobRun) -> None:
