@@ -43,8 +43,10 @@ class EndedSteps(PartSteps):
     """The steps of an ended job, and those of its cleanup."""
 
     def __init__(self, run: DurableRun, backend: DurableBackend, ended: Record, only: Target | None) -> None:
-        super().__init__(run, backend, _of_job(run.record, ended), only)
-        self._ended, self.past = ended, Past(self.history, ended.started_at)
+        theirs = _of_job(run.record, ended)
+        super().__init__(run, backend, theirs if only is None else only.recorded, only)
+        self._ended, self.history = ended, self.among(theirs)
+        self.past = Past(self.history, ended.started_at)
         self.on_effect: Callable[[StepRequest], object] = lambda _: None  # called with each step and call
         self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
         self._raised_here = Counter[object]()  # how often, by the task or thread

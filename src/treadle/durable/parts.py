@@ -62,25 +62,24 @@ class Target(Struct, frozen=True):
 
 
 class PartSteps(Checkpoints):
-    """The steps of another job, whose names are `theirs`, and those of the part that runs. `only`: the step of which it
-    makes a try."""
+    """The entries of other rows, whose names are `earlier`, and those of the part that runs. `only`: the step of which
+    it makes a try."""
 
-    def __init__(self, run: DurableRun, backend: DurableBackend, theirs: Set[str], only: Target | None = None) -> None:
+    def __init__(self, run: DurableRun, backend: DurableBackend, earlier: Set[str], only: Target | None) -> None:
         row = run.record
         super().__init__(row.job.id, row.checkpoints, backend.sizes, run.place, row.reopenings, backend.offload)
-        # In the order in which they were stored.
-        self.history = {key: entry for key, entry in self.entries.items() if key in theirs}
-        self.only = only
-        self._earlier = Past(
-            {} if only is None else {key: self.entries[key] for key in self.entries if key in only.recorded}
-        )
+        self.only, self._earlier = only, Past(self.among(earlier))
         self.passed: set[str] = set()  # what the job had got behind
         # The job may have used up its sizes. Its part has the same ones for its own steps.
-        self.size.forget(max(len(self.history), len(self._earlier.entries)))
+        self.size.forget(len(self._earlier.entries))
+
+    def among(self, names: Set[str]) -> dict[str, Checkpoint]:
+        """The entries with these names, in the order in which they were stored."""
+        return {key: entry for key, entry in self.entries.items() if key in names}
 
     def is_earlier(self, key: str) -> bool:
-        """Whether this entry is one of an earlier row."""
-        return key in self.history or key in self._earlier.entries
+        """Whether this entry is one of another row."""
+        return key in self._earlier.entries
 
     def has_passed(self, past: Past, request: StepRequest, kind: str) -> bool:
         """Whether the job had got behind this."""

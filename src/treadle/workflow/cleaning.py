@@ -41,13 +41,10 @@ async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) 
 
     cancelled  the jobs as they were read
     """
-    ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_begun(row)]
+    running = [row for row in cancelled if row.state is State.RUNNING and not is_part(row.job)]
+    ids = [row.job.id for row in running if not has_begun(row)]
     again = whole_rows(rows, ids)
-    late = [
-        cleanup_of(row)
-        async for row in again
-        if row.state is State.CANCELLED and has_steps(row.checkpoints) and not is_part(row.job)
-    ]
+    late = [cleanup_of(row) async for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
     if late:
         await storage.enqueue(late)
 

@@ -1,4 +1,4 @@
-"""Steps with limits: calls of an API that allows only some in a second, over the whole fleet, inside of one function."""
+"""Steps with limits: calls of an API that allows only some in a second, over the whole fleet, inside one function."""
 
 from tests.faults.outside import effect, result
 from treadle import App, Limit, Retry, current
