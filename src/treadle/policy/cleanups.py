@@ -61,8 +61,8 @@ def cleanup_of(row: Record) -> NewJob:
     """The cleanup job of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
     job = row.job
     longest = max(job.keep, job.keep_failed)  # a retry of the job asks what its cleanup did
-    own = part_of(job, cleanup_id(job.id, row.reopenings), longest, cleans=True)
-    return replace(own, after=(job.id,), failures_allowed=None)
+    own = part_of(job, cleanup_id(job.id, row.reopenings), cleans=True)
+    return replace(own, after=(job.id,), failures_allowed=None, keep=longest, keep_failed=longest)
 
 
 def has_steps(checkpoints: Pairs) -> bool:

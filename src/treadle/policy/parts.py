@@ -32,7 +32,7 @@ def step_of(job: NewJob) -> str:
     return read_policy(job.retry).takes
 
 
-def part_of(job: NewJob, id: str, keep: float, cleans: bool = False, takes: str = "") -> NewJob:
+def part_of(job: NewJob, id: str, cleans: bool = False, takes: str = "") -> NewJob:
     """A part of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
     policy = replace(read_policy(job.retry), retry=DEFAULT, marks=False, cleans=cleans, takes=takes)
     return replace(
@@ -53,8 +53,6 @@ def part_of(job: NewJob, id: str, keep: float, cleans: bool = False, takes: str 
         failures_allowed=0,
         function_done=False,
         retry=policy.text(),
-        keep=keep,
-        keep_failed=keep,
         root=job.root or job.id,
         parent=job.id,
         nonce=None,
@@ -64,10 +62,11 @@ def part_of(job: NewJob, id: str, keep: float, cleans: bool = False, takes: str 
 
 def step_job(job: NewJob, id: str, key: str, outer: Sequence[str], limits: Limits) -> NewJob:
     """The job that makes one try of a step: also under the limits of the step. `outer`: the steps inside of which it is
-    taken. Its row is kept until its parent has read it."""
-    own = part_of(job, id, max(job.keep, job.keep_failed, defaults.KEEP), takes=key)
+    taken. Its row is kept for at least a day, as its parent must find it."""
+    own = part_of(job, id, takes=key)
     every = tuple({**dict(job.limits), **dict(limits)}.items())
-    return replace(own, payload=msgspec.json.encode(outer).decode(), limits=every)
+    payload, keep = msgspec.json.encode(outer).decode(), defaults.KEEP
+    return replace(own, payload=payload, limits=every, keep=max(job.keep, keep), keep_failed=max(job.keep_failed, keep))
 
 
 def outer_of(job: NewJob) -> frozenset[str]:
