@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
-from treadle import Abort, App, BadOption, BadStep, Defer, JobCancelled, Limit, Retry, Stale, State, current
+from treadle import Abort, App, BadOption, BadStep, Defer, JobCancelled, Limit, Retry, Stale, State, Worker, current
 from treadle.admin.histories import histories
 from treadle.core.model import Claim, Record
 from treadle.testing import Endless, HandClock, drain, replay
@@ -214,6 +215,46 @@ async def test_verdicts_of_a_step_are_those_of_its_job(app: App, clock: HandCloc
     clock.advance(31)
     await drain(app)
     assert await deferred.result(0) == "waited"
+
+
+async def test_a_429_pauses_the_limit_of_the_step(app: App, clock: HandClock, ledger: Ledger) -> None:
+    await app.limits.set(Limit("api", slots=1))
+
+    async def call() -> str:
+        if (call := ledger.plain("call")) == "call 1":
+            raise Defer(until=datetime.fromtimestamp(clock.moment + 30, UTC), limit="api")
+        return call
+
+    @app.task(retry=ONCE)
+    async def t() -> str:
+        return await current().step.options(limits=["api"])("a", call)
+
+    jobs = [await t.enqueue() for _ in range(2)]
+    await drain(app)
+    assert ledger.function_done["call"] == 1
+    clock.advance(31)
+    await drain(app)
+    assert sorted([await job.result(0) for job in jobs]) == ["call 2", "call 3"]
+
+
+async def test_a_job_that_something_else_keeps_in_its_slot_waits_for_its_step(
+    app: App, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.durable.parking.LOOK", 0.01)
+    called = asyncio.Event()
+
+    async def call() -> str:
+        called.set()
+        return ledger.plain("call")
+
+    @app.task(retry=ONCE)
+    async def t() -> str:
+        value, _ = await asyncio.gather(current().step.options(limits=["api"])("a", call), called.wait())
+        return value
+
+    job = await t.enqueue()
+    async with Worker(app, concurrency=2):
+        assert await job.result(20) == "call 1"
 
 
 async def test_a_step_sees_its_job(app: App, ledger: Ledger) -> None:
