@@ -5,12 +5,27 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
-from treadle import Abort, App, BadOption, BadStep, Defer, JobCancelled, Limit, Retry, Stale, State, Worker, current
+from treadle import (
+    Abort,
+    App,
+    BadOption,
+    BadStep,
+    Defer,
+    JobCancelled,
+    Keys,
+    Limit,
+    Retry,
+    Stale,
+    State,
+    Worker,
+    current,
+)
 from treadle.admin.histories import histories
 from treadle.core.model import Claim, Record
 from treadle.testing import Endless, HandClock, drain, replay
@@ -477,3 +492,21 @@ async def test_a_history_with_a_try_under_way_is_replayed(app: App, ledger: Ledg
     await drain(app)
     [replayed] = await replay(app, [one async for one in histories(app._core, {"task": "t"})])
     assert (replayed.stopped_at, replayed.taken) == ("charge", ("begin",))
+
+
+async def test_large_and_encrypted_results_of_steps_reach_their_job(tmp_path: Path) -> None:
+    large = "x" * 3_000
+
+    async def call() -> str:
+        return large
+
+    async with App("memory://", keys=Keys(Keys.make("k1")), blobs=str(tmp_path), offload=1_024) as app:
+
+        @app.task(retry=ONCE)
+        async def t() -> int:
+            assert await current().step("first", call) == large
+            return len(await current().step.options(limits=["api"])("a", call))
+
+        job = await t.enqueue()
+        await drain(app)
+        assert await job.result(0) == len(large)

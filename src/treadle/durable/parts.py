@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from treadle.core.errors import BadStep, StepMismatch
+from treadle.core.model import Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, DurableBackend, DurableRun, Suspend
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
@@ -170,7 +170,13 @@ class Part(Durable):
         return super()._is_elsewhere(call) and (only is None or call.request.key not in only.outer)
 
     def leave_tried(self) -> NoReturn:
-        """The try has been made, and its entry is stored with the ending of this job."""
-        outcome, self.is_tried = replace(judge.succeeded(self.run.record, "null"), result=None), True
-        self._parking.suspend(outcome)
+        """The try has been made, and its entry is the result of this job."""
+        assert self.steps.only is not None
+        self.is_tried = True
+        self._parking.suspend(judge.succeeded(self.run.record, self.checkpoints.unsaved[self.steps.only.key]))
         raise Suspend
+
+    async def concluded(self, outcome: Outcome) -> Outcome:
+        if self.steps.only is not None and outcome.state is State.SUCCEEDED:
+            self.checkpoints.unsaved.pop(self.steps.only.key, None)
+        return await super().concluded(outcome)

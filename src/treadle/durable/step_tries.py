@@ -1,6 +1,6 @@
 """The tries of a step that has limits: each is a job of its own, which obeys them, and runs that step alone.
 
-The job runs the function over the history of this one (`parts.py`), and stores the entry of the step in its own row.
+The job runs the function over the history of this one (`parts.py`), and its result is the entry of the step.
 This job waits for it without a slot, and copies the entry. The id of the job is in the entry until then.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle.core.errors import UNREADABLE
+from treadle.core.errors import UNREADABLE, BadStep
 from treadle.core.model import Record, State
 from treadle.durable.checkpoints import CALL, Checkpoint, read_entry
 from treadle.durable.children import child_id, error_of_row
@@ -58,7 +58,10 @@ class StepTry:
 
     def _keep(self, row: Record, tries: int) -> None:
         run, request = self._run, self.request
-        entry = _made(row, request.key)
+        try:
+            entry = None if row.result is None else read_entry(row.result)
+        except UNREADABLE as error:
+            raise BadStep(request.key, f"the result of job {row.id} cannot be read: {error}") from None
         if entry is not None and entry.failure is UNSET:
             run.keep_or_fail(request, lambda: replace(entry, after=request.after, args=request.args))
             return
@@ -98,13 +101,4 @@ def child_of(row: Record, key: str) -> str | None:
     try:
         return None if text is None else read_entry(text).child
     except UNREADABLE:
-        return None
-
-
-def _made(row: Record, key: str) -> Checkpoint | None:
-    """The entry that the job has made; None: it has not come to that."""
-    text = dict(row.checkpoints).get(key)
-    try:
-        return None if text is None or row.state is not State.SUCCEEDED else read_entry(text)
-    except UNREADABLE:  # another program has stored it
         return None
