@@ -105,8 +105,8 @@ class Cleanups:
                 return cleanups.nothing_to_do(own)
             rows.append(whole)
             above = whole.job.parent if is_part(whole.job) else None
-        if (made := dict(own.checkpoints).get(key)) is not None:
-            return judge.succeeded(own, made)  # in a run that did not end with it
+        if (entry := dict(own.checkpoints).get(key)) is not None:
+            return judge.succeeded(own, entry)  # of a run that did not end with it
         if len(rows) == 1 or rows[1].state.final or (child := child_of(rows[1], key)) not in (None, own.id):
             return cleanups.nothing_to_do(own)
         if child is None:  # the run that stored this job has not stored its entry yet, or never will
