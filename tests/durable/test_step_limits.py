@@ -274,6 +274,7 @@ async def test_a_job_that_something_else_keeps_in_its_slot_waits_for_its_step(
 
 async def test_a_step_sees_its_job(app: App, ledger: Ledger) -> None:
     async def inner() -> tuple[str, str, str]:
+        assert current().workflow == "it"
         await current().step("nested", ledger.do, "nested")
         return current().id, current().step_key("a"), await current().step.options(limits=["db"])("b", ledger.do, "b")
 
@@ -284,6 +285,7 @@ async def test_a_step_sees_its_job(app: App, ledger: Ledger) -> None:
     job = await t.options(id="it").enqueue()
     await drain(app)
     assert await job.result(0) == ("it", "it:a", "b 1")
+    assert {row.job.root for row in (await app.jobs.list()).records} == {None, "it"}
     assert ledger.function_done == {"nested": 1, "b": 1}
 
 

@@ -140,7 +140,7 @@ def merged(own: Record, ended: Record) -> Record:
     kept = {name: text for name, text in ended.checkpoints if not name.startswith(OURS) or name.startswith(_READ)}
     return replace(
         own,
-        job=replace(ended.job, id=own.job.id, retry=own.job.retry),
+        job=replace(ended.job, id=own.job.id, retry=own.job.retry, root=own.job.root),
         after=judge.upstreams(ended),
         reopenings=ended.reopenings + own.reopenings,
         checkpoints=tuple({**kept, **dict(own.checkpoints)}.items()),
