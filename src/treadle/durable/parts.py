@@ -153,11 +153,9 @@ class Part(Durable):
         )
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        return key in self._kept or (self._is_in_step() and await super().win(key, keep))
-
-    def _is_in_step(self) -> bool:
-        only, here = self.steps.only, self.checkpoints.here()
-        return only is not None and only.key in here.outer
+        only = self.steps.only
+        is_in_step = only is not None and only.key in self.checkpoints.here().outer
+        return key in self._kept or (is_in_step and await super().win(key, keep))
 
     def key(self, name: str | None) -> str:
         return super().key(name).replace(self.run.record.job.id, self._job, 1)

@@ -12,29 +12,21 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import CODE, BadOption, BadResult, BadStep
 from treadle.core.model import Outcome
 from treadle.durable import time_limits
-from treadle.durable.backend import (
-    EARLY,
-    IN_BATCH,
-    DurableBackend,
-    DurableRun,
-    Suspend,
-    is_suspension,
-)
+from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
-from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.failures import failure_of
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
 from treadle.durable.short_waits import ShortWaits
-from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
+from treadle.durable.step_errors import StepErrors
 from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
@@ -43,7 +35,7 @@ from treadle.policy.retry import Defer
 from treadle.serialization.call_codec import CallCodec, Codec
 
 
-class StepTaker(DurableState):
+class StepTaker(StepErrors):
     """The steps of one run."""
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
@@ -54,7 +46,6 @@ class StepTaker(DurableState):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
-        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     # --- in coroutines
 
@@ -166,30 +157,6 @@ class StepTaker(DurableState):
     def is_ending(self) -> bool:
         """Whether the run ends, so that its tasks are cancelled for no reason of the function."""
         return self.backend.is_cancelled(self.run) or self.is_suspended
-
-    async def cut_again(self, request: StepRequest) -> None:
-        """Wait to be cut off, if an earlier run was cut off in this step or wait."""
-        entry = self.checkpoints.entries.get(request.key)
-        if entry is not None and entry.failure == CUT_OFF:
-            await time_limits.check(self, request, recorded_only=True)
-            await self.backend.loop.create_future()
-
-    def cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
-        """Note that the function has cut off the step. A cancellation that nothing asked of this task is an error of
-        the step: later runs would wait for it for ever."""
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            self.checkpoints.raised(request, CUT_OFF)
-            return
-        failure = Failure("CancelledError", "asyncio", message="something else cancelled what the step awaited")
-        raise self.failed_with(request, replace(failure, round=self.checkpoints.round)) from error
-
-    def failed_with(self, request: StepRequest, failure: Failure) -> Exception:
-        """The error that the step raises here for this failure, which is stored if the function catches it."""
-        shown = error_of(request.key, failure)
-        self.errors[request.key] = shown, shown
-        self.checkpoints.raised(request, failure)
-        return shown
 
     @property
     def _has_to_store(self) -> bool:
@@ -320,16 +287,6 @@ class StepTaker(DurableState):
 
         self.keep_or_fail(request, entry)
 
-    def keep_or_fail(self, request: StepRequest, entry: Callable[[], Checkpoint]) -> None:
-        """Record this entry. If it cannot be stored, record that, so that no later run does the same work."""
-        try:
-            self.checkpoints.keep(request, entry())
-        except (BadResult, TooLarge) as error:
-            if isinstance(error, BadResult):
-                error = BadResult(error.task, error.problem[:MESSAGE])  # a codec of the user may give a longer one
-            failure, _ = failure_of(request.key, error)
-            self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
-
     def _try_failed(self, call: StepCall, error: Exception) -> None:
         """Record the error of a try if the step has options of its own; otherwise raise it, as every later run will if
         the function catches it."""
@@ -357,13 +314,6 @@ class StepTaker(DurableState):
         self.errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
 
-    def _raise(self, key: str) -> NoReturn:
-        """Raise the error of a step that is known in this run."""
-        shown, error = self.errors[key]
-        if shown is error:
-            raise error
-        raise shown from error
-
     def suspended_for(self, pending: Pending) -> Outcome:
         """The outcome of a run that is suspended for this, and for the waits of its other tasks."""
         return time_limits.limited(pending).suspended(self.run.record, self.moment())
@@ -390,20 +340,6 @@ class StepTaker(DurableState):
         assert text is not None
         return call.signature.decode_result(text)
 
-    def recorded(self, request: StepRequest) -> Checkpoint:
-        """The entry, which has a value. Raises the failure of one that has failed."""
-        entry = self.checkpoints.entries[request.key]
-        if isinstance(entry.failure, Failure):
-            if entry.failure.round is not UNSET:
-                self.checkpoints.raised(request, entry.failure)
-            if request.key not in self.errors:
-                shown = error_of(request.key, entry.failure)
-                self.errors[request.key] = shown, shown
-            self._raise(request.key)
-        if not entry.has_value:
-            raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
-        return entry
-
     def key(self, name: str | None) -> str:
         """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
         name = running_step() if name is None else name
@@ -413,17 +349,6 @@ class StepTaker(DurableState):
         return f"{self.run.record.job.id}{restarts}:{name}"
 
     # --- the end of a run
-
-    def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
-        """The error of the user's function for the one that left the function, and whether the history has it: then
-        every further attempt would raise it at the same place."""
-        parts, is_final = list(leaves(error)), False
-        for key, (shown, original) in self.errors.items():
-            if any(shown is part for part in parts):
-                entry = self.checkpoints.entries.get(key)
-                is_final = is_final or (entry is not None and not entry.is_tried)
-                error = original if error is shown else error
-        return error, is_final
 
     def in_progress(self, outer: set[str], changed: Callable[[], None]) -> bool:
         """Whether a step is in progress, other than these; `changed` is called when one has ended."""
