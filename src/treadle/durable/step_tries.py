@@ -36,8 +36,6 @@ class StepTry:
         tries = 0 if entry is None or not isinstance(entry.tries, int) else entry.tries
         row, id = None, "" if entry is None else entry.child
         if entry is not None and id:
-            if key in run.checkpoints.unsaved:
-                await run.backend.save(run.run)  # the job is stored, and looks for its id here
             [row] = await run.backend.get([id])
             if entry.life != life and (row is None or (row.state.final and row.state is not State.SUCCEEDED)):
                 row, id = None, ""  # it ended with this job, which was reopened since
