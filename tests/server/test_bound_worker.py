@@ -281,6 +281,26 @@ async def test_a_bound_worker_stores_metrics_of_its_queue_only(url: str, behind:
     assert row.source == "mine/w"
 
 
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_bound_worker_takes_steps_with_limits(url: str, behind: App, kind: str) -> None:
+    await behind.limits.set(Limit("api", slots=1))
+    async with App(url, token="mine") as app:
+
+        def two() -> int:
+            return 2
+
+        @app.task(name="async", queue="mine")
+        async def doubled() -> int:
+            return 2 * await current().step.options(limits=["api"])("two", two)
+
+        @app.task(name="thread", queue="mine")
+        def doubled_here() -> int:
+            return 2 * current().sync.step.options(limits=["api"])("two", two)
+
+        task = doubled if kind == "async" else doubled_here
+        assert await run_all(app, *[await task.enqueue() for _ in range(3)]) == [4, 4, 4]
+
+
 @shows("undos and cleanups run on a remote worker whose token is bound to its queue")
 async def test_a_bound_worker_undoes_and_cleans_up(url: str, behind: App) -> None:
     log = list[str]()

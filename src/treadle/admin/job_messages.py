@@ -20,7 +20,7 @@ from treadle.core.ranges import OWN
 from treadle.core.similar_names import near
 from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
-from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import is_part
 from treadle.policy.retry import seconds
 from treadle.producer import Sent
 from treadle.serialization import call_codec
@@ -180,7 +180,7 @@ class JobMessages(JobLooks):
 
     async def _check_open(self, row: Record, name: str) -> None:
         """Raise Stale for a job that receives no value (any more)."""
-        if not row.job.task or row.job.queue == SYSTEM_QUEUE or row.job.task.startswith(OWN) or is_cleanup(row.job):
+        if not row.job.task or row.job.queue == SYSTEM_QUEUE or row.job.task.startswith(OWN) or is_part(row.job):
             raise Stale(row.job.id, f"{row.state}; it is a row of Treadle's own, which receives no {name!r}")
         if row.state.final or row.function_done:
             await check_stays(await self._storage())

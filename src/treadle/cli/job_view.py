@@ -22,6 +22,7 @@ from treadle.core.redaction import HIDDEN, without_secrets
 from treadle.durable import Failure, kind_of, read_entry
 from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import step_of
 from treadle.policy.pauses import due_at, paused_at
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import SIGNAL, signal_name
@@ -86,7 +87,7 @@ def _became(name: str, text: str) -> str:
     except UNREADABLE:
         return text
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
-    if entry.is_tried and isinstance(entry.until, float):
+    if entry.is_tried and not entry.child and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
     if entry.lock and not entry.exit and not failure:
         return "has the lock" if entry.has_value else "waits for the lock"
@@ -107,7 +108,9 @@ def _name(row: Record) -> str:
     if (lock := lock_of(row.job)) is not None:
         return f"(lock {lock.lock})"
     if row.job.task:
-        return f"{row.job.task} (cleanup)" if is_cleanup(row.job) else row.job.task
+        step = step_of(row.job)
+        part = "cleanup" if is_cleanup(row.job) else f"step {step}" if step else ""
+        return f"{row.job.task} ({part})" if part else row.job.task
     signal = signal_name(row)
     return "(promise)" if signal is None else f"(signal {signal})"
 

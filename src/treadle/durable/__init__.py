@@ -37,6 +37,10 @@ from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait
 from treadle.durable.many_children import plain as plain
+from treadle.durable.parts import Part as Part
+from treadle.durable.parts import PartSteps as PartSteps
+from treadle.durable.parts import Past as Past
+from treadle.durable.parts import Target as Target
 from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.pending import Pending as Pending
 from treadle.durable.races import First as First
@@ -48,6 +52,7 @@ from treadle.durable.rewind import turns_given_up as turns_given_up
 from treadle.durable.run_locks import Once as Once
 from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
+from treadle.durable.step_tries import child_of as child_of
 from treadle.durable.steps import Durable as Durable
 from treadle.durable.time_limits import TimeLimit as TimeLimit
 from treadle.durable.tries import PLAIN as PLAIN

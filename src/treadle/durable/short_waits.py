@@ -39,8 +39,8 @@ class ShortWaits:
         run, until = self._run, pending.until
         assert until is not None
         self._last = until
-        if pending.new:
-            await run.backend.store_all(pending.new)
         if run.checkpoints.unsaved:
             await run.backend.save(run.run)
+        if pending.new:
+            await run.backend.store_all(pending.new)
         await asyncio.sleep(until - run.moment())

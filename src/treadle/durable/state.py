@@ -44,6 +44,10 @@ class DurableState:
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
 
+    def makes(self, key: str) -> bool:
+        """Whether this run makes one try of this step, and ends with it."""
+        return False
+
     async def reached(self, request: StepRequest, kind: str = STEP) -> None:
         """As `Checkpoints.reach`, in a coroutine."""
 

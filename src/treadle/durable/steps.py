@@ -27,6 +27,8 @@ from treadle.durable.pending import Pending, first_of
 from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
+from treadle.durable.step_tries import StepTry
+from treadle.durable.tries import StepCall
 from treadle.durable.waits import Wait, Waiting
 from treadle.policy.cleanups import with_cleanup
 from treadle.policy.retry import Defer, seconds
@@ -67,7 +69,7 @@ class Durable(StepTaker):
                 await self._parking.park(request, wait, pending)
             return await self._value_of(wait)
         except asyncio.CancelledError as error:
-            if not (self.backend.is_cancelled(self.run) or self.is_suspended or self._parking.has_ended):
+            if not self.is_ending:
                 self.cut_off(request, error)
                 await wait.drop()
             raise
@@ -79,6 +81,12 @@ class Durable(StepTaker):
         await self.leave_caught()
         self.checkpoints.reach(wait.request, wait.kind)
         try:
+            return await self._over_here(wait)
+        finally:
+            self.checkpoints.end(wait.request)
+
+    async def _over_here(self, wait: Wait) -> Any:
+        try:
             while (pending := await self._look(wait)) is not None:
                 if not self.short_waits.fits(pending):
                     self.leave(self.suspended_for(pending))
@@ -87,8 +95,26 @@ class Durable(StepTaker):
         except time_limits.TimePassed:
             await wait.drop()
             raise
-        finally:
-            self.checkpoints.end(wait.request)
+
+    async def try_elsewhere(self, call: StepCall, here: bool = False) -> None:
+        if self.undos.to_store:
+            await self.undos.store(self.backend, self.checkpoints)
+        wait = StepTry(self, call)
+        if here:
+            await self._over_here(wait)
+            return
+        try:
+            while (pending := await self._look(wait)) is not None:
+                await self._parking.park(wait.request, wait, pending)
+        except asyncio.CancelledError:
+            if not self.is_ending:
+                await wait.drop()
+            raise
+        await self._value_of(wait)
+
+    @property
+    def is_ending(self) -> bool:
+        return super().is_ending or self._parking.has_ended
 
     async def _look(self, wait: Wait) -> Pending | None:
         await self.cut_again(wait.request)

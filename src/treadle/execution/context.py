@@ -14,7 +14,7 @@ from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable import Cleanup, left_of_try
+from treadle.durable import Part, left_of_try
 from treadle.execution.durable_context import DurableContext
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
@@ -170,7 +170,7 @@ class Context(DurableContext, frozen=True):
         site = self._run.site
         if site is None or site.storage is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
-        if isinstance(self._run.durable, Cleanup):
+        if isinstance(self._run.durable, Part):
             self._run.durable.refuse_transaction()
         return Scope(site.storage, self.record, seconds(timeout, "timeout"), site.loop, self._run)
 

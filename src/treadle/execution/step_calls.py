@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -48,6 +48,8 @@ class Step(Struct, frozen=True):
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
     ) -> Step:
         """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
 
@@ -58,9 +60,12 @@ class Step(Struct, frozen=True):
                   plain function cannot be interrupted: `current().cancelled` is true in it after that time, and its try
                   has failed as soon as it returns, whatever it returns
         on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
+        limits    names of limits, as in `@app.task(limits=...)`, that each try obeys: it waits for them without a slot,
+                  and runs in a job of its own over the history of this one, which waits for it
+        cost      slots and starts that one try takes of each of these limits
         Raises BadOption.
         """
-        return Step(self._durably, step_options(retry, timeout, on_error))
+        return Step(self._durably, step_options(retry, timeout, on_error, limits, cost))
 
 
 class SynchronousStep:
@@ -81,6 +86,8 @@ class SynchronousStep:
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
     ) -> SynchronousStep:
         """As `Step.options`."""
-        return SynchronousStep(self._durable, step_options(retry, timeout, on_error))
+        return SynchronousStep(self._durable, step_options(retry, timeout, on_error, limits, cost))

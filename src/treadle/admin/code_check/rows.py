@@ -12,7 +12,7 @@ from treadle.core.model import OURS, Presence, Record, State
 from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
 from treadle.durable import PATCHED, read_entry, signature_of
-from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import is_part
 from treadle.policy.retry import read_policy
 from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
@@ -63,8 +63,8 @@ class RowChecks:
         if row.function_done:
             self._reducer(row, task)
             return
-        if is_cleanup(job):
-            return  # its arguments and its order of steps are those of the job that it cleans up after
+        if is_part(job):
+            return  # its arguments and its order of steps are those of its parent
         chosen = fitting(task, row)
         if chosen is None:
             self._version(row, task)

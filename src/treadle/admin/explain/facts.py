@@ -32,7 +32,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     rivals     jobs that come before it and need room in the limit that blocks it
     parent     the running job whose function enqueued it
     holder     the job that has its key and still runs
-    other      the job that it cleans up after, or the cleanup of an ended job
+    other      the job that it cleans up after or takes a step of, or the cleanup of an ended job
     lock       the lock that it waits for
     mark       the move that the storage takes part in
     paused     for limits that an operator has paused: when and by whom, as far as the audit log says

@@ -20,7 +20,8 @@ from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
 from treadle.durable import open_children_of
 from treadle.policy import judge
-from treadle.policy.cleanups import cleanup_id, ends_alone, is_cleanup, nothing_to_do
+from treadle.policy.cleanups import cleanup_id, ends_alone, nothing_to_do
+from treadle.policy.parts import is_part, step_of
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.server")
 
+OF_PYTHON: Final = 60.0  # s until a job that only a worker in Python can run is claimed again
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 
 
@@ -88,7 +90,7 @@ class RunnerClaims:
             if max_lost is None:
                 return await self.readable(token, claimed, most)
             claimed = await fitting(self._app.storage, await self._whole(claimed), most)
-            cleaning = [row for row in claimed.records if is_cleanup(row.job)]
+            cleaning = [row for row in claimed.records if is_part(row.job)]
             if not cleaning and not any(row.lost or row.function_done for row in claimed.records):
                 return claimed
             running = [row for row in claimed.records if not row.function_done and row not in cleaning]
@@ -104,7 +106,9 @@ class RunnerClaims:
 
     async def _cleaned(self, row: Record) -> Outcome:
         """End a cleanup job. A runner cannot run a function over the history of another job, so that only cancels the
-        children of the job."""
+        children of the job. The try of a step is left to the workers of the job, which are in Python."""
+        if step_of(row.job):
+            return judge.released(row, OF_PYTHON)
         storage = self._app.storage
         [ended] = await storage.get([row.job.parent or ""])
         if ended is not None and ended.state.final and row.id == cleanup_id(ended.id, ended.reopenings):
