@@ -30,6 +30,7 @@ from treadle.policy.retry import read_policy
 from treadle.producer import Client
 from treadle.storage import Pages, check_stays, whole_row
 from treadle.storage.contract import Storage
+from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 
@@ -97,11 +98,10 @@ class JobLooks:
         return row, rows
 
     async def _visible(self, id: str, stored: Record | None) -> Record:
-        row = self._scope.visible(stored)
-        if row is None:
+        if stored is None or not in_reach(self._scope.queues, stored.job.queue):
             await check_stays(await self._storage())
             raise UnknownJob(id)
-        return row
+        return stored
 
     async def whole(self, job: HasId | str) -> Record:
         """As `get`, with the large texts that are in a blob store; while it is away, without them. It has the values

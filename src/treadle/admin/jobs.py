@@ -191,8 +191,8 @@ class Jobs(JobMessages):
                 done += await act(rows)
         else:
             # Not through the client, whose calls share requests: its task takes two turns of the loop.
-            [stored] = await (await self._storage()).get([id_of(job)])
-            row = await self._visible(id_of(job), stored)
+            [stored] = await (await self._storage()).get([id := id_of(job)])
+            row = await self._visible(id, stored)
             done = 0 if is_entry(row) else await act([row])
         if not done:
             await check_stays(await self._storage())
