@@ -75,7 +75,7 @@ async def costs(storage: Storage, measure: Measure) -> None:
         assert many[what] <= 1.2 * cost + SLACK, f"{what}: {cost} with few steps, {many[what]} with {STEPS}"
 
 
-async def beside_sleepers(storage: Storage, measure: Measure) -> None:
+async def claims_with_sleepers(storage: Storage, measure: Measure) -> None:
     """The work of a claim from a queue, with few jobs of it that sleep, and with many."""
     numbers = itertools.count()
 
@@ -92,7 +92,7 @@ async def beside_sleepers(storage: Storage, measure: Measure) -> None:
     await storage.enqueue([job(f"s{n}", queue="sleepers") for n in range(SLEEPERS)])
     await settle(storage, *[back(row, delay=3_600.0) for row in await claim(SLEEPERS)])
     many = await claims()
-    assert many <= 1.2 * few + SLACK, f"{few} beside few sleepers, {many} beside {SLEEPERS}"
+    assert many <= 1.2 * few + SLACK, f"{few} with few sleepers, {many} with {SLEEPERS}"
 
 
 SLEEPERS = 500
@@ -113,7 +113,7 @@ async def test_memory_allocates_no_more() -> None:
 
 
 @shows("a claim costs each storage the same, however many jobs of its queue sleep")
-async def test_memory_takes_no_more_instructions_beside_sleepers() -> None:
+async def test_memory_takes_no_more_instructions_with_sleepers() -> None:
     async def instructions(call: Callable[[], Awaitable[object]]) -> float:
         ran, before = 0, sys.gettrace()
 
@@ -131,7 +131,7 @@ async def test_memory_takes_no_more_instructions_beside_sleepers() -> None:
         return ran
 
     async with opened(MemoryStorage()) as storage:
-        await beside_sleepers(storage, instructions)
+        await claims_with_sleepers(storage, instructions)
 
 
 async def test_sqlite_runs_no_more_instructions(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_sqlite_runs_no_more_instructions(tmp_path: Path) -> None:
             return ran
 
         await costs(storage, instructions)
-        await beside_sleepers(storage, instructions)
+        await claims_with_sleepers(storage, instructions)
 
 
 async def test_redis_runs_no_more_commands_and_writes_no_more_bytes() -> None:
@@ -172,7 +172,7 @@ async def test_redis_runs_no_more_commands_and_writes_no_more_bytes() -> None:
 
     async with opened(RedisStorage(valkey.url(), ns=next(_names))) as storage:
         await costs(storage, commands_and_bytes)
-        await beside_sleepers(storage, commands_and_bytes)
+        await claims_with_sleepers(storage, commands_and_bytes)
     await client.aclose()
 
 
@@ -190,5 +190,5 @@ async def test_postgres_writes_no_more_log() -> None:
 
     async with opened(PostgresStorage(support.url_of(schema))) as storage:
         await costs(storage, log)
-        await beside_sleepers(storage, log)
+        await claims_with_sleepers(storage, log)
     support.give_back(schema)

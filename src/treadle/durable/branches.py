@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from msgspec import Struct
 
 
-class Position(Struct, frozen=True):
+class Position(Struct):
     """A position in the order of a branch: behind a step of it.
 
     key    that step, as the next one records it in `after`

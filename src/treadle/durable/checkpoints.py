@@ -97,7 +97,7 @@ LEAVING, LEFT = 1, 2
 STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 
 
-class StepRequest(Position, frozen=False):
+class StepRequest(Position):
     """A step that the function asked for: its key, the step before it, its stored entry, and the position behind it. A
     replay makes one for each step."""
 
@@ -145,9 +145,8 @@ class Checkpoints:
         texts = {key: text for key, text in stored if key not in own}
         self.entries = _read_all(texts)
         dated = [key for key, entry in self.entries.items() if entry.failure is not UNSET or entry.life is not UNSET]
-        for key in dated:
-            if self._is_forgotten(key, self.entries[key]):
-                del self.entries[key], texts[key]
+        for key in [key for key in dated if self._is_forgotten(key, self.entries[key])]:
+            del self.entries[key], texts[key]  # an operator has reopened the job, so that this begins again
         self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
         self._asked: dict[str, StepRequest] = {}  # the last step of each name
@@ -170,13 +169,11 @@ class Checkpoints:
         """The next step of that name. `key`: its key, if that does not depend on the order of the branches. Raises
         BadStep, StepMismatch, and TooLarge if there are too many steps."""
         branch, before = self.here(), None if key is not None else self._asked.get(name)
-        is_numbered, number = key is None, 1
+        is_numbered, number = key is None, 1 if before is None else before.number + 1
         if before is None:
             check_name(name)
-        else:
-            number = before.number + 1
-            if before.branch is not branch:
-                self._own(name, branch, before)
+        elif before.branch is not branch:
+            self._own(name, branch, before)
         if key is None:
             key = name if number == 1 else f"{name}#{number}"
         if self.undecided:

@@ -113,7 +113,8 @@ class MemoryStorage:
         return planned.answers
 
     def _advance_due(self) -> None:
-        tables, now, due, later = self._tables, self._tables.now, [], []
+        tables, now = self._tables, self._tables.now
+        due, later = list[tuple[float, str]](), list[tuple[float, str]]()
         while tables.due and tables.due[0][0] <= now and len(due) < defaults.DUE_STEP:
             due_at, id = heapq.heappop(tables.due)
             row = self._jobs.get(id)
