@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.request import Request, urlopen
 
@@ -34,7 +34,7 @@ async def render(title: str, frames: int) -> str:
 
 
 @asynccontextmanager
-async def life(web: FastAPI) -> AsyncIterator[None]:
+async def life(web: FastAPI) -> AsyncGenerator[None]:
     async with app:  # opened and closed with the web server
         yield
 

@@ -1,6 +1,6 @@
 """The web application of the shop. Serve it: `uvicorn web:web`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from treadle.integrations.starlette import mount
 
 
 @asynccontextmanager
-async def database(web: FastAPI) -> AsyncIterator[None]:
+async def database(web: FastAPI) -> AsyncGenerator[None]:
     await create_tables()
     yield
     await engine.dispose()

@@ -61,6 +61,7 @@ from treadle.execution.context import current_batch as current_batch
 from treadle.execution.middleware import Middleware as Middleware
 from treadle.execution.run_outcome import RunOutcome as RunOutcome
 from treadle.outbox import Outbox as Outbox
+from treadle.policy.judge import Failure as Failure
 from treadle.policy.retry import Abort as Abort
 from treadle.policy.retry import Defer as Defer
 from treadle.policy.retry import Retry as Retry
@@ -70,6 +71,7 @@ from treadle.serialization.default_codec import DefaultCodec as DefaultCodec
 from treadle.serialization.encryption import Keys as Keys
 from treadle.tasks.batch import BatchTask as BatchTask
 from treadle.tasks.options import Key as Key
+from treadle.tasks.options import Options as Options
 from treadle.tasks.options import Sizes as Sizes
 from treadle.tasks.task import Task as Task
 from treadle.tasks.when import all_done as all_done

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests import waiting
 from tests.durable.kit import AGAIN, error_of
@@ -40,6 +43,19 @@ from treadle.testing import HandClock, drain
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import SIGNAL, signal_id
 from treadle_testkit.shows import shows
+
+
+class Mood(Enum):
+    CALM = "calm"
+
+
+@dataclass
+class Sum:
+    total: int
+
+
+class Approval(BaseModel):
+    by: str
 
 
 def adder(app: App, kind: str = "async") -> Any:
@@ -187,6 +203,12 @@ async def test_values_that_cannot_be_sent_are_refused(app: App) -> None:
         await app.jobs.send(job, "add#2", 1)
     with pytest.raises(BadOption, match="send"):
         await app.jobs.send(job, "add", object())
+    with pytest.raises(BadOption, match=r"no annotation can name Mood here: pass plain data, such as value\.value"):
+        await app.jobs.signal(job, "mood", Mood.CALM)
+    with pytest.raises(BadOption, match=r"can name Sum here: pass .*, such as msgspec\.to_builtins\(value\)"):
+        await app.jobs.send(job, "add", [Sum(1)])
+    with pytest.raises(BadOption, match=r"name Approval here: pass .*, such as value\.model_dump\(mode='json'\)"):
+        await app.jobs.ask(job, "add", {"by": Approval(by="ada")})
     with pytest.raises(BadOption, match="key"):
         await app.jobs.send(job, "add", 1, key="")
     with pytest.raises(TooLarge, match="the value of the send 'add'"):

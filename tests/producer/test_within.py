@@ -346,7 +346,10 @@ async def test_invalid_calls_within_a_transaction_are_refused(app: App, path: Pa
     assert await stored(app) == []
     memory = App("memory://")
     memory.task(name="send")(len)
-    with closing(sqlite3.connect(path)) as db, pytest.raises(Unsupported, match="enqueue after your commit") as told:
+    with (
+        closing(sqlite3.connect(path)) as db,
+        pytest.raises(Unsupported, match=r"give the app an Outbox\(url of your database\)") as told,
+    ):
         await memory.enqueue(spec(memory, "ada"), within=db)
     assert told.value.storage == "MemoryStorage"
     await memory.close()

@@ -24,13 +24,13 @@ HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
     AIMD Abort AnswerTooLarge App AskRefused Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession
-    BadStep BadTask BadUrl BatchTask Conclude Context DefaultCodec Defer DependencyFailed Event Flow ForeignRow IdTaken
-    Job JobCancelled JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked
-    MailboxFull Middleware NotADatabase OldRows Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Retry
-    RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
-    StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
-    UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least chain
-    current current_batch depends flow gather
+    BadStep BadTask BadUrl BatchTask Conclude Context DefaultCodec Defer DependencyFailed Event Failure Flow ForeignRow
+    IdTaken Job JobCancelled JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit
+    Locked MailboxFull Middleware NotADatabase OldRows Options Outbox Probes ProcessDied QueueFull Record Redrive
+    RemoteFailure Retry RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch
+    StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob
+    UnknownSchedule UnknownTask UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done
+    all_succeeded at_least chain current current_batch depends flow gather
 """
 
 SURFACE = {
@@ -53,7 +53,7 @@ SURFACE = {
 # classes that these objects take or return, and that no public module exports
 REACHED = """
     AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits Lock
-    MetricsReader Once Options Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When
+    MetricsReader Once Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When
     Workflow Workflows
 """
 

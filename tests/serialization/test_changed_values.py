@@ -450,6 +450,32 @@ async def test_a_step_that_its_class_would_change_fails_its_job(app: App) -> Non
             await (await task.enqueue()).result(timeout=60)
 
 
+class File(BaseModel, strict=True):
+    name: str
+    data: bytes
+    size: float
+    status: Status = Status.NEW
+    at: datetime | None = None
+
+
+@pytest.mark.parametrize("fields", [{}, {"status": "new", "at": datetime(2026, 1, 2, tzinfo=UTC)}])
+async def test_the_fields_of_a_model_sent_as_plain_data_arrive_as_they_were(app: App, fields: dict[str, Any]) -> None:
+    """A stub, a signal and a message do not know the class that the receiver reads."""
+
+    @app.task(name="take")
+    async def take(file: File, more: list[File]) -> bool:
+        signalled = await current().wait_for("file", returns=File)
+        expected = {"name": "a", "data": b"\xff", "size": float("inf"), "at": None} | fields | {"status": Status.NEW}
+        assert signalled.model_dump() == file.model_dump() == more[0].model_dump() == expected
+        return True
+
+    sent = {"name": "a", "data": b"\xff", "size": float("inf"), **fields}
+    job = await app.stub("take").enqueue(sent, [sent])
+    await app.jobs.signal(job, "file", sent)
+    async with work(app):
+        assert await job.result(timeout=10)
+
+
 async def test_instants_that_are_too_far_away_are_refused(app: App) -> None:
     @app.task(name="t")
     async def task() -> None: ...

@@ -801,3 +801,16 @@ async def test_a_faulty_storage_fuses_if_its_inner_one_does() -> None:
     assert not faults.Faulty(inner, fused=False).capabilities.settle_claim
     async with App(storage=faults.Faulty(inner)) as app, Worker(app):
         pass
+
+
+async def test_a_second_test_of_an_app_is_no_emptied_storage(
+    app: App, testing: InTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.every(60)
+    async def tick() -> None: ...
+
+    for _ in range(2):
+        async with testing() as t:
+            await t.advance(600)
+            assert t.enqueued(tick)
+    assert "emptied" not in caplog.text

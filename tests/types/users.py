@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, assert_type
 
-from treadle import App, Job, JobSpec, Key, Record, Retry, Worker, at_least, current
-from treadle.tasks.options import Options
+from treadle import Abort, App, Failure, Job, JobSpec, Key, Options, Record, Retry, Worker, at_least, current
 from treadle.tasks.task import Task
+from treadle.testing import SyncTesting
 
 app = App("memory://")
 
@@ -27,7 +27,11 @@ def urgent_if_small(n: int) -> Options:
     return {"priority": -n}
 
 
-@app.task(priority=5, options=urgent_if_small)
+def final_on_the_third(error: BaseException, failure: Failure) -> Abort | None:
+    return Abort() if failure.attempt == 3 else None
+
+
+@app.task(priority=5, options=urgent_if_small, on_error=final_on_the_third)
 def half(n: int) -> float:
     return n / 2
 
@@ -78,6 +82,11 @@ def the_same_from_threads() -> None:
     assert_type(app.sync.jobs.list(queue="mail", limit=5).records[0], Record)
     assert_type(app.sync.jobs.cancel(job, tree=False), int)
     assert_type(app.sync.schedules.get("daily").name, str)
+
+
+def a_fixture() -> Iterator[SyncTesting]:
+    with app.sync.testing() as t:
+        yield t
 
 
 async def a_stub_promises_nothing() -> None:

@@ -58,6 +58,16 @@ async def test_the_jobs_of_a_dead_process_are_queued_at_once(app: App, clock: Ha
     assert (row.state, row.due_at) == (State.RUNNING, other.due_at)
 
 
+@pytest.mark.parametrize("count", [0, 1])
+async def test_a_dead_process_is_listed_no_longer(app: App, count: int) -> None:
+    await claimed(app, "dead", count)
+    for name in ("dead", "alive"):
+        await app.storage.heartbeat(Presence(worker=name, slots=1), [], LEASE)
+    await helper(app).end(death("dead"))
+    names = {worker.worker for worker in (await app.queues.glance()).workers}
+    assert ("dead" in names, "alive" in names) == (False, True)
+
+
 async def test_jobs_left_by_a_deliberate_stop_are_no_suspects(app: App, clock: HandClock) -> None:
     await claimed(app, "stopped")
     assert len(await helper(app).end(death("stopped", asked=True))) == 1

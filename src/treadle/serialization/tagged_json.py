@@ -145,19 +145,20 @@ def tag(value: object, names: Mapping[type, str] | None = None, *, flatten: bool
     """The value as a tree of JSON types. `flatten`: instances of subclasses of str, int and float (also StrEnum) become
     plain ones, for values whose annotations are already checked. Raises Unstorable."""
     try:
-        return _Tagger(names or {}, flatten)(value, 0)
+        return _Tagger(names, flatten)(value, 0)
     except RecursionError:
         raise too_deep(value) from None
 
 
 class _Tagger:
-    """One walk over one value: the classes that it may name, how many more values it accepts, and in how many models it
-    is."""
+    """One walk over one value: the classes that it may name, whether an annotation could name more (`annotated`), how
+    many more values it accepts, and in how many models it is."""
 
-    __slots__ = ("flatten", "models", "names", "room")
+    __slots__ = ("annotated", "flatten", "models", "names", "room")
 
-    def __init__(self, names: Mapping[type, str], flatten: bool) -> None:
-        self.names, self.flatten, self.room, self.models = names, flatten, MAX_VALUES, 0
+    def __init__(self, names: Mapping[type, str] | None, flatten: bool) -> None:
+        self.names, self.annotated = names or {}, names is not None
+        self.flatten, self.room, self.models = flatten, MAX_VALUES, 0
 
     def __call__(self, value: Any, depth: int) -> object:
         kind = type(value)
@@ -245,7 +246,7 @@ class _Tagger:
             return self(flat(value), depth)
         if self.models:
             return self(_as_json(value), depth)
-        raise Unstorable(_refusal(value))
+        raise Unstorable(_refusal(value, self.annotated))
 
     def _error(self, name: str, message: str, stack: str) -> object:
         facts = {"type": self(name, 0), "message": self(message, 0)}
@@ -280,9 +281,14 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _refusal(value: object) -> str:
+def _refusal(value: object, annotated: bool = True) -> str:
     kind = type(value)
     if is_record(kind) or isinstance(value, Enum) or is_model(kind):
+        if not annotated:
+            data = "value.model_dump(mode='json')" if is_model(kind) else "msgspec.to_builtins(value)"
+            data = "value.value" if isinstance(value, Enum) else data
+            why = f"no annotation can name {kind.__name__} here"
+            return f"holds {found(value)}, and {why}: pass plain data, such as {data}"
         return (
             f"holds {found(value)}, and no annotation names {kind.__name__}: annotate the parameter or the return "
             "value with it"

@@ -49,6 +49,13 @@ def dec_hook(kind: Any, raw: object) -> object:
     raise NotImplementedError
 
 
+def _from_native(kind: Any, raw: object) -> object:
+    """`dec_hook` for a tree of native values: JSON has no bytes, and no NaN."""
+    if tags.is_model(kind) and type(raw) is not kind and not tagged_json.is_plain(raw):
+        return kind.model_validate(raw, strict=False)  # the rest, such as an enum, is in its JSON form
+    return dec_hook(kind, raw)
+
+
 encode_plain = msgspec.json.Encoder(enc_hook=enc_hook).encode
 
 
@@ -90,7 +97,7 @@ class TypeCheck:
             if self.loose:
                 raise
             try:
-                return msgspec.convert(value, self.wire, str_keys=True, dec_hook=dec_hook)
+                return msgspec.convert(value, self.wire, str_keys=True, dec_hook=_from_native)
             except Exception as error:  # the classes are user code, so their constructors may raise anything
                 why = reason(error)
             raise Unstorable(*why) from None

@@ -30,7 +30,11 @@ DIALECTS: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MyS
 def bound_to(storage: Storage, session: Any) -> Bound:
     """The verbs of a storage inside the user's own transaction. Raises Unsupported if the storage has no
     transactions."""
-    able = transactional(storage, "within=", "use SQLite or PostgreSQL, or enqueue after your commit")
+    able = transactional(
+        storage,
+        "within=",
+        "give the app an Outbox(url of your database), use SQLite or PostgreSQL, or enqueue after your commit",
+    )
     return able.within(session)
 
 

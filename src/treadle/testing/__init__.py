@@ -19,6 +19,7 @@ from treadle.testing.replay import Replayed, replay  # eager, as `drain`
 if TYPE_CHECKING:
     from treadle.testing import history
     from treadle.testing.simulation import Simulation, SimulationFailed, simulate
+    from treadle.testing.sync_app import SyncTesting
 
 __all__ = [
     "Call",
@@ -29,6 +30,7 @@ __all__ = [
     "Simulation",
     "SimulationFailed",
     "StorageProxy",
+    "SyncTesting",
     "Testing",
     "drain",
     "history",
@@ -43,4 +45,6 @@ def __getattr__(name: str) -> Any:
         return import_module("treadle.testing.history")
     if name in ("Simulation", "SimulationFailed", "simulate"):
         return getattr(import_module("treadle.testing.simulation"), name)
+    if name == "SyncTesting":
+        return getattr(import_module("treadle.testing.sync_app"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

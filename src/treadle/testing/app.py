@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from msgspec.structs import replace
 
-from treadle.admin import stored_values
+from treadle.admin import EmptiedWatch, stored_values
 from treadle.app.core import injectors
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import defaults
@@ -175,6 +175,7 @@ class Testing:
                 wrap=self._texts,
             ),
             "now": self.clock,
+            "emptied": EmptiedWatch(core.opened, self.clock),
             "random": lambda: 0.0,
             "inline": InlineWorker(core),
             "resources": core.resources.for_test(self._overrides),

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
-from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Record, State
+from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Presence, Record, State
 from treadle.core.query_model import Query
 from treadle.policy import attempts
 from treadle.policy.guilt import stop_note
@@ -77,7 +77,8 @@ class JobsOfOthers:
         self._storage, self._tasks, self._beat, self._lease = storage, tasks, beat, lease
 
     async def end(self, death: Death) -> list[Place]:
-        """Note this death in the jobs of the worker, and let their leases expire. Returns those jobs."""
+        """Note this death in the jobs of the worker, let their leases expire, and list the worker no longer. Returns
+        those jobs."""
         own = [row for row in await self._of(death.worker) if row.job.id not in death.but]
         others = await self._still(death.jobs)
         rows = list({row.job.id: row for row in (*own, *others)}.values())
@@ -87,8 +88,8 @@ class JobsOfOthers:
                 for row in rows[first : first + PAGE]
             ]
             await self._beat(renewals, OVER)
-        if rows:
-            await self._beat([], self._lease)  # it queues the jobs
+        gone = Presence(worker=death.worker, gone=True)
+        await self._storage.heartbeat(gone, [], self._lease)  # it queues the jobs, too
         return [self._place(row) for row in rows if not is_system(row)]
 
     async def renew(self, worker: str, jobs: Collection[Lease]) -> list[Place]:
