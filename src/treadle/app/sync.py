@@ -102,10 +102,12 @@ class Portal:
     def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]:
         """Store specs, all or none: on the connection of the caller if there is one."""
         core = self._core
-        if within is None:
+        if within is not None:
+            _check_sync(within)
+        write = core.joined() if within is None else core.bound(within).enqueue
+        if write is None:
             return self._again(lambda: _sent(core, specs))
-        _check_sync(within)
-        return at_once(core.client.send_bound(specs, core.bound(within)))
+        return at_once(core.client.send_bound(specs, write))
 
     def testing(
         self,
