@@ -1,4 +1,4 @@
-"""Stores jobs of `@app.task` when `commit` says, as those of Django's tasks: in the caller's transaction, or after it."""
+"""Stores jobs of `@app.task` when `commit` says, as it does jobs of Django's tasks."""
 
 from __future__ import annotations
 
