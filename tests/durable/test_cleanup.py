@@ -485,6 +485,22 @@ async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
     assert trip.log == UNDONE
 
 
+async def test_a_clock_that_is_set_back_does_not_hold_up_a_cleanup(app: App, clock: HandClock, ledger: Ledger) -> None:
+    trip = Trip(app, ledger, then=sleeping)
+    job = await trip.task.enqueue()
+    await drain(app)
+    clock.advance(DAY + 1)
+    storage = await app._core.open()
+    assert (await storage.claim(Claim(worker="gone#1", lease=30.0))).records
+    await app.jobs.cancel(job)
+    clock.advance(-DAY / 2)
+    await drain(app)
+    assert trip.log == UNDONE[:2]
+    clock.advance(31)
+    await drain(app)
+    assert trip.log == UNDONE
+
+
 # --- a retry of the job
 
 

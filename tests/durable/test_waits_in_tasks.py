@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
 from tests.kit import Told, work
-from treadle import App, JobFailed, Retry, State, current
+from treadle import App, JobFailed, Record, Retry, State, current
 from treadle.testing import HandClock, drain
+from treadle.worker.executor import Executor
 from treadle_testkit.shows import shows
 
 pytestmark = pytest.mark.usefixtures("tasks")
@@ -439,3 +441,33 @@ async def test_branches_answer_in_any_order(app: App, clock: HandClock, told: To
         assert await second == 20
         clock.advance(10)
         assert await first == 40
+
+
+# --- clocks
+
+
+async def test_a_sleep_does_not_end_early_after_a_late_answer(
+    app: App, clock: HandClock, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker does not know when the storage claimed the job. The run fails, so no storage counts the sleep."""
+    late, start_all = [5.0], Executor.start_all
+
+    def start_late(self: Executor, records: Sequence[Record], *sent: Any) -> None:
+        clock.advance(late.pop() if records and late else 0)
+        start_all(self, records, *sent)
+
+    monkeypatch.setattr(Executor, "start_all", start_late)
+
+    @app.task(retry=AGAIN)
+    async def boss() -> None:
+        await asyncio.gather(current().sleep(60), current().step("note", ledger.do, "note"))
+
+    ledger.fail["note"] = 1
+    job = await boss.enqueue()
+    await drain(app)
+    clock.advance(59)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.READY
+    clock.advance(2)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED

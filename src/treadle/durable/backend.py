@@ -22,7 +22,8 @@ class DurableRun(Protocol):
 
     record: Record
     suspended_as: Outcome | None
-    began: float
+    came: float
+    sent: float
     place: object
     subject: Record | None
 

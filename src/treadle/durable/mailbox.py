@@ -67,14 +67,16 @@ class MailboxWait:
             return None
         run.refuse_message()
         now = run.moment()
-        ends = None if self._timeout is None else now + self._timeout
+        ends, remaining = None, self._timeout
+        if remaining is not None:
+            ends = run.latest_moment() + remaining
         if entry is not None and isinstance(entry.until, float):
-            ends = entry.until
+            ends, remaining = entry.until, entry.until - now
         turn, stored = await self._row()
         if stored is not None and is_message(stored):
             self._take(turn, stored)
             return None
-        if ends is not None and ends - now <= EARLY:
+        if remaining is not None and remaining <= EARLY:
             run.checkpoints.keep(request, Checkpoint(request.after, gave_up=True))
             return None
         if ends is not None and entry is None:

@@ -74,10 +74,17 @@ class DurableState:
         return self.run.record.reason == ASLEEP + key
 
     def moment(self) -> float:
-        """Now, by the storage's clock: the time of the last claim, plus the time since then by this process's clock."""
-        now = self.backend.now()
-        claimed = self.run.record.started_at
-        return now if claimed is None else claimed + max(0.0, now - self.run.began)
+        """Now, by the storage's clock: the time of the last claim, plus the time since its answer came by this
+        process's clock. It is never later than the storage's clock, so nothing is over too early."""
+        return self._since_claim(self.run.came)
+
+    def latest_moment(self) -> float:
+        """As `moment`, but never earlier than the storage's clock: what begins here ends not too early."""
+        return self._since_claim(self.run.sent)
+
+    def _since_claim(self, at: float) -> float:
+        now, claimed = self.backend.now(), self.run.record.started_at
+        return now if claimed is None else claimed + max(0.0, now - at)
 
     async def adopted(self, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
         """These jobs as children of the run's job."""

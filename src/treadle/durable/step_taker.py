@@ -307,7 +307,7 @@ class StepTaker(DurableState):
         except Defer as deferral:
             self._try_failed(call, deferral)  # raises it
             return
-        until = UNSET if delay is None else self.moment() + delay
+        until = UNSET if delay is None else self.latest_moment() + delay
         self.errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
 

@@ -54,7 +54,7 @@ class TimeLimit:
     def _enter(self) -> None:
         run, life = self._run, self._run.run.record.reopenings
         if self._begins_anew(life):
-            until = run.moment() + self._length
+            until = run.latest_moment() + self._length
             run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=until, life=life))
         run.checkpoints.end(self._request)
         if run.limits_time(self._request.key) or run.checkpoints.entries[self._request.key].cut:

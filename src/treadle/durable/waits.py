@@ -88,19 +88,16 @@ class Sleep:
         if entry is not None and entry.over:
             return None
         if entry is None:
-            remaining = self._length if self._moment is None else until(self._moment, "sleep", now)
-            assert remaining is not None
+            ends, remaining = self._first_end(now)
         elif isinstance(entry.until, float):
-            is_over = entry is request.entry and run.came_due(request.key)
-            remaining = 0.0 if is_over else entry.until - now
-            if self._length is not None:
-                remaining = min(remaining, self._length)
+            ends = entry.until if self._length is None else min(entry.until, run.latest_moment() + self._length)
+            remaining = 0.0 if entry is request.entry and run.came_due(request.key) else ends - now
         else:
             raise StepMismatch(run.run.record.job.id, request.key, request.after, "another step of that name")
         if remaining > EARLY:
-            if entry is None or entry.until != now + remaining:
-                run.checkpoints.keep(request, Checkpoint(request.after, until=now + remaining))
-            return Pending(until=now + remaining, sleep=request.key)
+            if entry is None or entry.until != ends:
+                run.checkpoints.keep(request, Checkpoint(request.after, until=ends))
+            return Pending(until=ends, sleep=request.key)
         if entry is not None and isinstance(entry.until, float):
             began = now if run.run.record.started_at is None else run.run.record.started_at
             if entry.until > began + EARLY:
@@ -108,6 +105,14 @@ class Sleep:
                 # else would show that: it is stored before the next effect.
                 run.checkpoints.keep(request, Checkpoint(entry.after, until=min(now, entry.until), over=True))
         return None
+
+    def _first_end(self, now: float) -> tuple[float, float]:
+        """When a sleep that begins here ends, and in how many seconds."""
+        if self._length is not None:
+            return self._run.latest_moment() + self._length, self._length
+        assert self._moment is not None
+        remaining = until(self._moment, "sleep", now)
+        return now + remaining, remaining
 
     def value(self) -> None:
         """A sleep has none."""

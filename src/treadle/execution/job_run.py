@@ -71,6 +71,8 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     """One run of a job, from its claim until its outcome is stored.
 
     noted  called after each change of `note`, in any thread
+    came   when the answer of the claim arrived, by this process's clock; 0: unknown
+    sent   when the claim was sent, by the same clock
     """
 
     record: Record
@@ -84,7 +86,9 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     subject: Record | None = None  # the job that has ended, while its function runs to clean up
     version: tuple[str, str] | None = None  # the checkpoint with the version of its task, if that has several
     suspended_as: Outcome | None = None  # the outcome of a run whose function slept or waits
-    began: float = 0.0  # when the run began, by this process's clock
+    came: float = 0.0
+    sent: float = 0.0
+    began: float = 0.0  # when the run began, by this process's clock; a suspect waits for that until it runs alone
     place: object = None  # for an async function, the asyncio task that runs it; then ENDED
     note: str | None = None
     why: str | None = None  # why it must stop: timeout, deadline, lost or stop
@@ -101,11 +105,12 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     _process: str = ""  # the tag of the process that `_numbers` belongs to
 
     def storage_time(self, now: float) -> float:
-        """`now` of this process's clock, by the storage's clock: the time of the claim, and the time since then."""
+        """`now` of this process's clock, by the storage's clock: the time of the claim, and the time since its answer
+        came. The answer's way is not counted, so this is never later than the storage's clock."""
         claimed = self.record.started_at
         if claimed is None:
             return now
-        return claimed + max(0.0, now - self.began) if self.began else claimed
+        return claimed + max(0.0, now - self.came) if self.came else claimed
 
     def stop(self, why: str) -> None:
         """Ask the function to stop. The first reason is kept, except that any other reason replaces "stop"."""

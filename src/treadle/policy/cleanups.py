@@ -35,6 +35,8 @@ STORED: Final = "treadle:cleanup"
 # Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
 # stored with the job.
 FREE: Final = "treadle:free"
+# Why a cleanup job is queued again: it has to wait for the lease of that run.
+LEASE: Final = "waits for a lease"
 # Checkpoint of a job that was reopened after its cleanup took steps: the reopening at which a new round begins.
 UNDONE: Final = "treadle:undone"
 # Checkpoint of a job that was cancelled without its children: the number of its reopenings then.
@@ -175,7 +177,13 @@ def with_published(ended: Record, own: Record) -> Record:
 
 def remaining_lease(own: Record, ended: Record, lease: float, now: float) -> float:
     """Seconds for which the run that a cancellation has interrupted may still go on; 0: it has ended, or its worker has
-    lost it."""
+    lost it. If the clock was set back to before the cancellation, only the waiting itself counts."""
     if ended.state is not State.CANCELLED or ended.worker is None or ended.ended_at is None:
         return 0.0
-    return 0.0 if FREE in dict(own.checkpoints) else max(0.0, ended.ended_at + (ended.job.lease or lease) - now)
+    if FREE in dict(own.checkpoints):
+        return 0.0
+    lease = ended.job.lease or lease
+    passed = now - ended.ended_at
+    if passed < 0:
+        return 0.0 if own.reason == LEASE else lease
+    return max(0.0, lease - passed)

@@ -64,10 +64,12 @@ class Lost(Exception):
 
 
 class RunnerRun(Struct):
-    """The run of a runner during one call. `began`: by the server's clock, which is compared with that of the claim."""
+    """The run of a runner during one call. The times are by the server's clock, which is compared with that of the
+    claim."""
 
     record: Record
-    began: float
+    came: float
+    sent: float
     suspended_as: Outcome | None = None
     place: object = None
     subject: Record | None = None
@@ -81,7 +83,8 @@ class RunnerBackend:
         self._app, self._gate, self._token, self._lease = app, gate, token, lease
         self.loop, self.sizes, self.now = asyncio.get_running_loop(), app.sizes, app.now
         self.offload = app.storage.capabilities.offload
-        self.run = RunnerRun(record, record.started_at or app.now())
+        claimed = record.started_at or app.now()
+        self.run = RunnerRun(record, claimed, claimed)
         # It has no services that call functions: the runner calls them.
         self.durable = Durable(self.run, cast("DurableBackend", self), None)
 

@@ -148,7 +148,9 @@ class _Replay:
         self._core, self._history, self._task = core, history, task
         loop = asyncio.get_running_loop()
         site = Site(None, loop, life, NewThreads)
-        self._run = JobRun(present(history.record), "replay", lambda: None, self._results, site=site, began=history.at)
+        self._run = JobRun(
+            present(history.record), "replay", lambda: None, self._results, site=site, came=history.at, sent=history.at
+        )
         self._durable = _RecordedDurable(self._run, _Backend(loop, core, history.at), task.signature._codec)
         self._run.durable = self._durable
         self._durable.steps.stopped, self._patience = stopped, PATIENCE if stopped is None else None

@@ -25,7 +25,7 @@ class ClaimsById:
     def __init__(self, parts: WorkerParts, executor: Executor, trials: Trials, loops: list[asyncio.Task[None]]) -> None:
         self._state, self._storage, self._outage = parts.state, parts.storage, parts.outage
         self._lease, self._claimable, self._executor, self._loops = parts.config.lease, parts.tasks, executor, loops
-        self._capacity, self._trials = parts.capacity, trials
+        self._capacity, self._trials, self._now = parts.capacity, trials, parts.app.now
         trials.on_open = self.claim_late
         self._late: list[tuple[str, ...]] = []  # passed here while no claim may begin
 
@@ -91,6 +91,7 @@ class ClaimsById:
             running=tuple(state.running),
         )
         records: Sequence[Record] | None = None
+        sent = self._now()
         try:
             while records is None:
                 try:
@@ -108,7 +109,7 @@ class ClaimsById:
             state.claims_by_id -= 1
             state.slots.release(slots - len(records or ()))
             if records:
-                self._executor.start_all(records)
+                self._executor.start_all(records, sent)
             self._trials.census.end_claim(self._trials)
             state.wake.set()
             _done(first_try)

@@ -62,7 +62,7 @@ class Cleanups:
         moment = run.storage_time(self._now())
         rest = cleanups.remaining_lease(own, ended, task.lease or self._lease, moment)
         if rest > 0:
-            return judge.released(own, rest)
+            return judge.released(own, rest, reason=cleanups.LEASE)
         whole = JobRun(ended, run.worker, run.noted)
         closed = await self._texts.made_whole(whole, moment)
         if closed is not None and closed.state is State.READY:

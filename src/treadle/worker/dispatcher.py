@@ -61,7 +61,7 @@ class Dispatcher:
         self._outage, self._poll, self._label = parts.outage, parts.config.poll, f"dispatcher {number}"
         self._build_claim, self._handoff = build_claim, handoff
         self._executor, self._settler, self._trials = executor, settler, trials
-        self._fused, self._capacity = fused(parts.storage), parts.capacity
+        self._fused, self._capacity, self._now = fused(parts.storage), parts.capacity, parts.app.now
         self._included_system_queue = True  # whether the last claim did
         self._claims = False  # the request under way may bring jobs; the census counts it
         self._plan: ClaimPlan | None = None  # the plan of the next claim; None: a worker without resources
@@ -117,7 +117,7 @@ class Dispatcher:
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
         state.unconfirmed.sent[self._number] = ended
-        taken = 0
+        taken, sent = 0, self._now()
         try:
             if limit:
                 state.demand.claim_begins()
@@ -138,7 +138,7 @@ class Dispatcher:
             if self._number == 0:
                 self._batches.looked(claimed.records)
         if taken:
-            await self._start(claimed.records, more=taken >= limit or self._number > 0)
+            await self._start(claimed.records, sent, more=taken >= limit or self._number > 0)
             self._end_claim()
         elif limit:
             await self._found_nothing(claimed.next_in, outstanding)
@@ -160,13 +160,13 @@ class Dispatcher:
             self._claims = False
             self._trials.census.end_claim(self._trials)
 
-    async def _start(self, records: Sequence[Record], more: bool) -> None:
+    async def _start(self, records: Sequence[Record], sent: float, more: bool) -> None:
         self._handoff.claim_ended(False)
         self._state.demand.brought(more)
         for first in range(0, len(records), START):
             if first:
                 await asyncio.sleep(0)  # other tasks of the loop get their turn
-            self._executor.start_all(records[first : first + START])
+            self._executor.start_all(records[first : first + START], sent)
 
     async def _found_nothing(self, next_in: float | None, outstanding: bool) -> None:
         state, demand = self._state, self._state.demand

@@ -56,7 +56,7 @@ class Executor:
         self._resource_use = parts.state.resource_use
         self._accept, self._poll = parts.config.accept, parts.config.poll
         self._tasks, self._system_tasks, self._emitter = app.tasks, app.system_tasks, app.emitter
-        self._results, self._now = app.results, app.now
+        self._results, self._now, self._lease = app.results, app.now, parts.config.lease
         self._runner = Runner(app, parts.pools, parts.batches, parts.state.troubles)
         self._finisher = WorkflowFinisher(parts.storage, app.tasks, app.reducers, app.sizes.result)
         self._durable, self._settler = WorkerDurableBackend(parts), settler
@@ -69,8 +69,13 @@ class Executor:
         self._cleanups = Cleanups(parts, self._runner, self._durable, self._texts)
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
-    def start_all(self, records: Sequence[Record]) -> None:
-        """Run claimed jobs. A job that cannot be started does not hold up the others."""
+    def start_all(self, records: Sequence[Record], sent: float | None = None) -> None:
+        """Run claimed jobs. A job that cannot be started does not hold up the others.
+
+        `sent`: when the claim was sent, by this process's clock; None: another process has claimed them for this one.
+        """
+        came = self._now()
+        sent = came if sent is None else max(sent, came - self._lease)  # older claims have lost their lease
         self._state.started += len(records)
         if self._metrics is not None and records:
             self._to_time = self._metrics.starts(records)
@@ -81,7 +86,7 @@ class Executor:
                 elif has_forms(record) and (closed := self._closed(record)) is not None:
                     self._settle_unstarted(record, closed)
                 else:
-                    self.start(record)
+                    self.start(record, came, sent)
             except Exception:
                 log.exception("could not start %s %s; its lease will expire", record.job.task, record.job.id)
                 self._state.slots.release()
@@ -102,8 +107,8 @@ class Executor:
         outcome = self._texts.closed(record, record.updated_at)
         return outcome if outcome is not None and outcome.state is State.READY else None
 
-    def start(self, record: Record) -> None:
-        """Run one claimed job."""
+    def start(self, record: Record, came: float, sent: float) -> None:
+        """Run one claimed job. See `JobRun` for the times."""
         state, job = self._state, record.job
         lost: Pairs = ()
         if record.lost and was_lost(record):
@@ -125,7 +130,8 @@ class Executor:
         rules = self._rules.get(job.task) if job.retry is None else None
         if rules is None:
             rules = self._rules_for(task, record)
-        job_run = JobRun(record, state.name, state.note_changed, self._results, self._durable, self._site, lost)
+        here = self._results, self._durable, self._site
+        job_run = JobRun(record, state.name, state.note_changed, *here, lost, came=came, sent=sent)
         if self._capture is not None:
             self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
