@@ -62,7 +62,11 @@ class Transactions:
         )
 
     async def begin(self, sync: bool) -> Any:
-        raise Unsupported("app.testing()", "current().transaction()", "test it on SQLite or PostgreSQL")
+        raise Unsupported(
+            "app.testing()",
+            "current().transaction()",
+            'give the test a storage: app.testing(storage="sqlite:///tests.db?shared=true")',
+        )
 
     async def oldest_open(self) -> float:
         """Seconds since the first of the calls whose jobs are held now; 0.0 if none are."""
