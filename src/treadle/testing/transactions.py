@@ -230,7 +230,7 @@ def _is_of_testcase(connection: Any) -> bool:
 def _own_savepoints(connection: Any) -> list[Any]:
     """The savepoints of the blocks that are open inside those of the TestCase, whose first block has none."""
     of_testcase = sum(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-    return [each for each in connection.savepoint_ids[max(0, of_testcase - 1) :] if each is not None]
+    return [sid for sid in connection.savepoint_ids[max(0, of_testcase - 1) :] if sid is not None]
 
 
 def this_thread(connection: Any) -> Any:
