@@ -35,6 +35,7 @@ from treadle.storage import file_system, kind_of
 from treadle.worker import Worker, logs
 from treadle.worker.fleet import Hello, Orders
 from treadle.worker.probes import Probes
+from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
     from treadle.worker.fleet import SupervisorLink
@@ -178,14 +179,14 @@ def _notes_on_files(app: App) -> Iterator[str]:
 
 
 async def _note_strangers(app: App, worker: Worker) -> None:
-    """Print how many jobs of the worker's queues wait for a task that the app does not have."""
+    """Print how many jobs of the worker's queues wait for a task that the app does not have. Any worker ends flows."""
     try:
         stats = await app.queues.stats()
     except StorageError:
         return  # the worker logs that the storage is unreachable
     queues, strangers = worker._core.queues(), Counter[str]()
     for count in stats.counts:
-        if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
+        if count.queue in queues and not count.state.final and count.task not in ("", FLOW, *app.tasks):
             strangers[count.task] += count.jobs
     for task, jobs in strangers.items():
         wait = "waits" if jobs == 1 else "wait"

@@ -5,6 +5,7 @@ from treadle.durable.backend import REPLACED as REPLACED
 from treadle.durable.backend import SWALLOWED as SWALLOWED
 from treadle.durable.backend import DurableBackend as DurableBackend
 from treadle.durable.backend import DurableRun as DurableRun
+from treadle.durable.backend import Leaving as Leaving
 from treadle.durable.backend import Suspend as Suspend
 from treadle.durable.backend import is_suspension as is_suspension
 from treadle.durable.checkpoints import Checkpoint as Checkpoint
@@ -26,6 +27,7 @@ from treadle.durable.exclusive import Lock as Lock
 from treadle.durable.exclusive import LockWait as LockWait
 from treadle.durable.exclusive import leave as leave
 from treadle.durable.failures import Failure as Failure
+from treadle.durable.failures import leaves as leaves
 from treadle.durable.mailbox import Ask as Ask
 from treadle.durable.mailbox import MailboxWait as MailboxWait
 from treadle.durable.mailbox import SignalWait as SignalWait

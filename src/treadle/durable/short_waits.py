@@ -30,7 +30,7 @@ class ShortWaits:
         run, until = self._run, pending.until
         if until is None or until == self._last:
             return False
-        if until - run.moment() > LONGEST + OF_ENTRY * len(run.checkpoints.entries):
+        if until - run.latest_moment() > LONGEST + OF_ENTRY * len(run.checkpoints.entries):
             return False
         return run.backend.keeps(run.run)
 

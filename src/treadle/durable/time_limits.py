@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle.durable.backend import EARLY
+from treadle.durable.backend import EARLY, Leaving
 from treadle.durable.checkpoints import MARK, Checkpoint, StepRequest
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
@@ -27,7 +27,7 @@ KEY: Final = "timeout"
 _here: ContextVar[tuple[TimeLimit, ...]] = ContextVar("treadle_time_limits", default=())
 
 
-class TimePassed(BaseException):
+class TimePassed(Leaving):
     """Leaves the block of a time limit in a thread."""
 
     def __init__(self, limit: TimeLimit) -> None:

@@ -133,14 +133,14 @@ async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
     path = tmp_path / "jobs.db"
     stopped = LockFile(f"{path}-lock")
     assert stopped.try_lock()
-    with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
+    with pytest.raises(Locked, match=r"write lock of the file.*(lsof|of this process)"):
         await SqliteStorage(str(path)).open()
     stopped.unlock()
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as writer:
             writer.execute("BEGIN IMMEDIATE")
             assert stopped.try_lock()
-            with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
+            with pytest.raises(Locked, match=r"write lock of the file.*(lsof|of this process)"):
                 await storage.enqueue([job("a")])
             storage._file.checkpoints._since = 10_000
             storage._file.checkpoints.count(storage._file.loop)

@@ -24,6 +24,7 @@ from treadle.integrations.django.compat import (
 )
 from treadle.integrations.django.connections import is_in_transaction, tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
+from treadle.integrations.django.joining import in_test_memory
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
 from treadle.storage import at_once
@@ -170,9 +171,11 @@ class TreadleBackend(BaseTaskBackend):
             raise InvalidTask(f"{task.module_path}: {error}") from error
         commit = self.treadle.commit
         if commit in ("same", "outbox"):
-            row, created = _stored_within(store, spec)
-        elif commit == "after" and is_in_transaction(connections[self.treadle.database]):
-            return self._after_commit(store, task, spec, plain, named)
+            row, created = _stored_within(store, spec, connection_of(store))
+        elif commit == "after" and is_in_transaction(connection := connections[self.treadle.database]):
+            if not in_test_memory(store.app):
+                return self._after_commit(store, task, spec, plain, named)
+            row, created = _stored_within(store, spec, connection)
         else:
             row, created = _stored_at_once(store, spec)
         if not created:  # another job has the key or the id
@@ -224,9 +227,9 @@ class AfterCommit:
             task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
-def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+def _stored_within(store: JobStore, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
     """Store the job in the caller's transaction -> the row, and whether it is new."""
-    connection, core = connection_of(store), store.app._core
+    core = store.app._core
     with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
         [row_and_created] = at_once(core.client.send_rows([spec], core.bound(connection)))
     return row_and_created
@@ -242,7 +245,7 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     if store.database is not None:
         connection = connection_of(store)
         if not is_in_transaction(connection) or store.memory is not None or tests_of(connection):
-            return _stored_within(store, spec)
+            return _stored_within(store, spec, connection)
         if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
             raise BadSession(
                 "Django's connection",

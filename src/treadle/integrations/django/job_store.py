@@ -25,6 +25,7 @@ from treadle.core import clock
 from treadle.core.errors import BadOption, BadTask
 from treadle.integrations.django import bridge, database, known_tasks, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
+from treadle.integrations.django.joining import joined
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
@@ -61,6 +62,8 @@ class JobStore:
     @property
     def app(self) -> App:
         """The App. Raises ImproperlyConfigured if its database cannot store jobs, and BadUrl."""
+        if self._app is not None and self._app._core.in_test:
+            return self._app  # it has the storage of the test, and follows the database later
         own = self.database or self.outbox
         seen = None if own is None else database.fingerprint(own)
         if self._app is None or seen != self._seen:
@@ -71,6 +74,11 @@ class JobStore:
                     self._follow(self._app)
                 self._seen = seen
         return self._app
+
+    @property
+    def has_app(self) -> bool:
+        """Whether the App was made."""
+        return self._app is not None
 
     @property
     def url(self) -> str:
@@ -100,6 +108,7 @@ class JobStore:
             app = App(storage=self.memory, **self.options.texts)
         else:
             app = App(url, outbox=self._outbox(), **self.options.texts)
+        app._core.joined = lambda: joined(app, next(iter(self.backends.values()), self.options))
         Endings(app, self).listen()
         return app
 
@@ -169,6 +178,13 @@ def store_for(backend: options.BackendOptions) -> JobStore:
             "give them the same OPTIONS."
         )
     return store
+
+
+def follow(connection: Any, **kwargs: Any) -> None:
+    """Receiver of `connection_created`: the test runner has made a database, or a copy of it for its process."""
+    for store in list(_stores.values()):
+        if store.has_app and connection.alias in (store.database, store.outbox):
+            store.app  # noqa: B018 - follows it
 
 
 def store_of(alias: str) -> JobStore:

@@ -156,13 +156,14 @@ def held(lock: LockFile) -> Locked:
     pid, program = writer_of(path)
     if pid is None:
         pid, program = holder_of(lock.path)
-    return Locked(
-        path,
-        f"the write lock of the file, for {WAIT:.0f} s (`lsof {path} {lock.path}` shows the processes that have it "
-        "open: look for one that is stopped, hangs, or keeps a transaction open)",
-        pid=pid,
-        application=program,
-    )
+    if pid == os.getpid():
+        advice = "a transaction of this process: make the call after its commit, or pass its connection as within="
+    else:
+        advice = (
+            f"`lsof {path} {lock.path}` shows the processes that have it open: look for one that is stopped, hangs, or "
+            "keeps a transaction open"
+        )
+    return Locked(path, f"the write lock of the file, for {WAIT:.0f} s ({advice})", pid=pid, application=program)
 
 
 def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False, until: float | None = None) -> bool:
