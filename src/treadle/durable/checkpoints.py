@@ -49,7 +49,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
-    over: bool = False  # of a sleep: the function has got behind it, whatever the clock says later
+    over: bool = False  # of a sleep: the function has passed it, whatever the clock says later
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
@@ -151,7 +151,7 @@ class Checkpoints:
             self.entries[key], texts[key] = entry, text
         self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
-        self._asked: dict[str, tuple[Position, int]] = {}  # behind the last step of each name, and how many it has
+        self._asked: dict[str, tuple[Position, int]] = {}  # after the last step of each name, and how many it has
         self._open: set[str] = set()  # steps that were requested and have not ended
         self.around: set[str] = set()  # steps inside of which another one was requested
         self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
@@ -305,7 +305,7 @@ class Checkpoints:
         self.unsaved[key] = text
 
     def pass_sleep(self, request: StepRequest) -> None:
-        """Note that the function has got behind this sleep, with the next call that stores checkpoints."""
+        """Note that the function has passed this sleep, with the next call that stores checkpoints."""
         entry = self.entries.get(request.key)
         if entry is not None and not entry.over:
             self.keep(request, replace(entry, over=True))

@@ -68,7 +68,7 @@ class EndedSteps(Checkpoints):
         )  # the function has handled its error: only undos follow
         self.undoing: Branch | None = None  # the branch of the undo that runs
         self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
-        self.passed: set[str] = set()  # what the job had got behind
+        self.passed: set[str] = set()  # what the job had passed
 
     def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         request = super().ask(name, args, key)
@@ -83,7 +83,7 @@ class EndedSteps(Checkpoints):
             self.stop()
 
     def ends_at(self, request: StepRequest, kind: str) -> bool:
-        """Whether the ending of the job is to be raised here: the job had not got behind this, and the caller does not
+        """Whether the ending of the job is to be raised here: the job had not passed this, and the caller does not
         clean up. It is decided here and not by `ask`: steps that are requested together do not end together."""
         self._note(request)
         if kind != CALL and self._has_passed(request, kind):
@@ -121,7 +121,7 @@ class EndedSteps(Checkpoints):
         return isinstance(error, JobNotDone) and error.id == self._ended.job.id
 
     def _has_passed(self, request: StepRequest, kind: str) -> bool:
-        """Whether the job had got behind this. A sleep that was over at once has no entry."""
+        """Whether the job had passed this. A sleep that was over at once has no entry."""
         entry, key = request.entry, request.key
         if key in self._cut:
             return True
@@ -204,13 +204,13 @@ class Cleanup(Durable):
 
     async def _look(self, wait: Wait) -> Pending | None:
         if wait.request.key in self.steps.passed:
-            await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
+            await self.cut_again(wait.request)  # the job had passed it, or its function has cut it off
             await time_limits.check(self, wait.request, recorded_only=True)
             return None
         return await super()._look(wait)
 
     def limits_time(self, key: str) -> bool:
-        """The ending of the job leaves the blocks of its own time limits."""
+        """A time limit of the job itself does not pass in the cleanup: the ending of the job leaves its block."""
         return key not in self.steps.theirs
 
     def refuse_message(self) -> None:
@@ -237,8 +237,8 @@ class Cleanup(Durable):
     # --- the run
 
     async def cleaned(self, call: Callable[[], Awaitable[Any]], reach: float | None) -> Any:
-        """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
-        `is_done` is set; or raises errors for which the cleanup is tried again.
+        """Call the function, and then the undos that it has registered. Sets `is_done`, and returns or raises what the
+        function did. If this raises without `is_done`, the cleanup is tried again.
 
         reach  seconds until the function must have reached the ending; None: it runs in a thread, which cannot be cut
         """

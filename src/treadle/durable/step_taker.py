@@ -285,7 +285,7 @@ class StepTaker(DurableState):
             self.checkpoints.keep(request, entry())
         except (BadResult, TooLarge) as error:
             if isinstance(error, BadResult):
-                error = BadResult(error.task, error.problem[:MESSAGE])  # a codec of the user may give a longer one
+                error = BadResult(error.task, error.problem[:MESSAGE])  # a user's codec may raise a longer one
             failure, _ = failure_of(request.key, error)
             self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
 
@@ -359,7 +359,7 @@ class StepTaker(DurableState):
         return entry
 
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        """The idempotency key of a step: the same in every run of this round, even after a retry of a dead job."""
         name = running_step() if name is None else name
         if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
@@ -369,8 +369,8 @@ class StepTaker(DurableState):
     # --- the end of a run
 
     def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
-        """The error of the user's function for the one that left the function, and whether the history has it: then
-        every further attempt would raise it at the same place."""
+        """Returns the error of the user's function behind the error that left it, and whether the history has that
+        error. If so, every further attempt would raise it at the same place."""
         parts, is_final = list(leaves(error)), False
         for key, (shown, original) in self.errors.items():
             if any(shown is part for part in parts):

@@ -62,7 +62,7 @@ class TimeLimit:
 
     def _begins_anew(self, life: int) -> bool:
         """Whether the limit begins in this run: it has no end yet, or an operator has reopened the job since. One that
-        has taken effect stays if the function has continued behind that place, as the error of a step does."""
+        has taken effect stays if the function has continued after that place, as the error of a step does."""
         run, entry = self._run, self._request.entry
         if not run.limits_time(self._request.key):
             return False

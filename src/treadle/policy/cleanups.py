@@ -29,7 +29,7 @@ from treadle.core.model import (
 from treadle.policy import judge
 from treadle.policy.retry import DEFAULT, read_policy
 
-PREFIX: Final = "treadle:cleanup:"  # of the ids of cleanup jobs
+PREFIX: Final = "treadle:cleanup:"  # prefix of the ids of cleanup jobs
 # Checkpoint of a job: the number of the reopening for which its cleanup job is stored.
 STORED: Final = "treadle:cleanup"
 # Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
@@ -60,7 +60,7 @@ def is_cleanup(job: NewJob) -> bool:
 def cleanup_of(row: Record) -> NewJob:
     """The cleanup job of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
     job, policy = row.job, read_policy(row.job.retry)
-    longest = max(job.keep, job.keep_failed)  # a retry of the job asks what its cleanup did
+    longest = max(job.keep, job.keep_failed)  # a retry of the job reads what its cleanup did
     return replace(
         job,
         id=cleanup_id(job.id, row.reopenings),
@@ -100,16 +100,16 @@ def has_begun(row: Record) -> bool:
 
 
 def is_unheard(state: State, reason: str | None) -> bool:
-    """Whether a job ended in a way that its function has not heard of."""
+    """Whether a job was ended from outside, so that its function has seen no error."""
     return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
 
 
 def with_cleanup(
     record: Record, outcome: Outcome, has_steps: bool, has_undo: bool = False, has_children: bool = False
 ) -> Outcome:
-    """The outcome with the cleanup job, stored in the same change, if the job may need it: it has an undo, or it has
-    taken steps and ends unheard, or suspends and may be ended by the storage, or its function has ended before its
-    children."""
+    """The outcome with the cleanup job, stored in the same change, if the job may need it: it has an undo, or its
+    function has ended before its children. A job that has taken steps also needs one if it is ended from outside, or if
+    it suspends and the storage may end it."""
     if is_cleanup(record.job) or is_stored(record):
         return outcome
     needs = is_unheard(outcome.state, outcome.reason) if outcome.state.final else _may_end(record, outcome)

@@ -20,7 +20,7 @@ from treadle.storage import messages
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
-LOOK: Final = 1.0  # s for which one look at the limits serves all refused calls
+LOOK: Final = 1.0  # s for which one read of the limits serves all refused calls
 
 
 class FullQueues:

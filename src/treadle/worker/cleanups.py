@@ -23,7 +23,7 @@ from treadle.worker.payloads import LargeTexts
 log = logging.getLogger("treadle")
 
 LOOKS: Final = 6  # at a cleanup job that another worker has just claimed
-PAUSE: Final = 0.05  # s before the second look; doubled each time
+PAUSE: Final = 0.05  # s before the second read; doubled each time
 
 
 class Cleanups:

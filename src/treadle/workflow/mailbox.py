@@ -162,8 +162,8 @@ async def send(
 
 
 class Sending:
-    """Messages on their way to one mailbox. They are stored in one call, in rows behind each other; if another process
-    has taken the first of these, from there on. `results`: the endings of those that are over, by their nonces."""
+    """Messages on their way to one mailbox. They are stored in one call, in consecutive rows; if another process has
+    taken the first of these, from there on. `results`: the endings of those that are over, by their nonces."""
 
     def __init__(self, storage: Storage, job: Record, messages: Sequence[Message], reach: tuple[str, ...]) -> None:
         self._storage, self._job, self._reach, self._name = storage, job, reach, messages[0].name

@@ -1,7 +1,8 @@
 """Waits until watched files have changed and are at rest again.
 
-Two looks at the files decide what changed. watchfiles, where it is installed, only says when to look; without it, a
-look is taken every POLL seconds. So both find the same changes, also of files that an editor replaces by renaming.
+A comparison of two reads of the files decides what changed. watchfiles, where it is installed, only says when to read;
+without it, the files are read every POLL seconds. So both find the same changes, also of files that an editor replaces
+by renaming.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from treadle.cli.reload.files import Changes, Look, Watched, changes, is_source
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
 
-POLL: Final = 0.5  # s between two looks without watchfiles
-FAR: Final = 1.0  # s between two looks with watchfiles, for files outside the roots
+POLL: Final = 0.5  # s between two checks without watchfiles
+FAR: Final = 1.0  # s between two checks with watchfiles, for files outside the roots
 QUIET: Final = 0.05  # s without a change after which the files are at rest: some editors write a file twice
 STORM: Final = 2.0  # s after which files that keep changing are reloaded all the same
 
@@ -66,7 +67,7 @@ class Watcher:
                     await self._hint.wait()
 
     async def _settled(self, last: Look) -> Changes:
-        """The changes that are left when two looks in a row are equal."""
+        """The changes that are left when two reads in a row are equal."""
         until = monotonic() + STORM
         while monotonic() < until:
             await asyncio.sleep(QUIET)

@@ -35,7 +35,7 @@ class KeptOpen:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._held = False  # one `open` of a view before, which is undone after a pause
+        self._held = False  # an earlier view has opened the app; it is closed after a pause
         self._timer: threading.Timer | None = None
 
     @contextmanager

@@ -174,7 +174,7 @@ class JobRoutes:
         return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
-        """The row that the path names. For a token without a right to it the job is unknown."""
+        """The row that the path names. Raises UnknownJob also if the token has no right to that job."""
         row = await self._jobs(call).get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)

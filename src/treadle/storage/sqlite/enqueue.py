@@ -57,7 +57,7 @@ def _glance(unit: UnitOfWork) -> Glance:
 
 def _may_be_refused(unit: UnitOfWork, jobs: Sequence[NewJob], glance: Glance) -> bool:
     """Whether one of these jobs may be refused: an id of Treadle's own may be that of another job, or a bounded queue
-    has no room for all. Some of them may be known, and need none."""
+    has no room for all. Known jobs need no room but are counted here."""
     own = [job.id for job in jobs if job.id.startswith(OWN_ID)]
     if own and (len(set(own)) < len(own) or unit.stored(own)):
         return True
@@ -86,7 +86,8 @@ def add_plain(
 ) -> Generator[None, None, list[Record]]:
     """Store plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once. If
     fewer rows are inserted than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3
-    looks for an adapter, 0.7 us. `glance`: it has shown that no job will be refused."""
+    looks for an adapter, 0.7 us. `glance`: the read that has shown that no job will be refused; None: this function
+    reads and decides."""
     if glance is None:
         glance = _glance(unit)
         if _may_be_refused(unit, jobs, glance):

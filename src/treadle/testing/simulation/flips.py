@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Flipped(Exception):
-    """The error of a call that a later run would make with success."""
+    """The error of a call that would succeed in a later run."""
 
 
 class Flips(Middleware):
-    """Raises in place of some calls. `when`: the number of a worker, and the number of the call among its own;
-    `flipped` counts the fault, and says whether it still happens."""
+    """Raises in place of some calls. `when`: the number of a worker, and the number of the call within that worker.
+    `flipped` counts the fault, and returns whether faults still happen."""
 
     def __init__(self, when: Set[tuple[int, int]], flipped: Callable[[], bool]) -> None:
         self._when, self._flipped = when, flipped

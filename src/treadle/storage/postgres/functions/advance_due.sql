@@ -1,7 +1,7 @@
 -- Advance due rows: queue scheduled jobs and jobs whose lease expired, expire deadlines and waits, unblock jobs that a
--- rate now admits. Two statements handle the common rows; the others go one by one, by due time. If jobs with lanes are
--- among them, all go one by one, because their order in the lane matters. Rows that another transaction has locked are
--- left for a later call.
+-- rate now admits. Two statements advance the common rows; the others are advanced one by one, by due time. If jobs
+-- with lanes are among them, all rows are advanced one by one, because their order in the lane matters. Rows that
+-- another transaction has locked are left for a later call.
 CREATE FUNCTION advance_due(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     due_row record;
