@@ -181,7 +181,7 @@ class Acts:
         return done
 
     async def _cleanups(self, rows: Sequence[Record]) -> list[Record]:
-        """The cleanup jobs of these jobs, as far as they are stored."""
+        """Those cleanup jobs of these jobs that are stored."""
         return await self._rows([cleanup_id(row.job.id, row.reopenings) for row in rows if not is_cleanup(row.job)])
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:

@@ -33,7 +33,7 @@ from treadle.workflow.signals import signal_name
 
 T = TypeVar("T")
 
-LOOK_EVERY: Final = 0.25  # s between two looks, for values that are published without a notification
+LOOK_EVERY: Final = 0.25  # s between two polls, for values that are published without a notification
 
 
 class JobMessages(JobLooks):
@@ -236,7 +236,7 @@ async def _awaited(
         remaining = until - asyncio.get_running_loop().time()
         heard = asyncio.ensure_future(_hint(storage, ids, min(remaining, LOOK_EVERY)))
         try:
-            await asyncio.sleep(0)  # watch first, then read: a change in between is noticed
+            await asyncio.sleep(0)  # watch before the read, so that a change in between is noticed
             if (result := await look()) is not None or remaining <= 0:
                 return result
             await heard

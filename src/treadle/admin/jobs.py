@@ -141,8 +141,8 @@ class Jobs(JobMessages):
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> Job[Any, Any]:
-        """Enqueue a new job with the task, the options and the arguments of this one, that continues from one of its
-        stored steps; None: from the start. The job itself does not change, whatever its state.
+        """Enqueue a new job that has the task, the options and the arguments of this one, and continues from the stored
+        step `from_step`; None: from the start. The job itself does not change, whatever its state.
 
         args    the arguments of the new job, with `kwargs`; None for both: those of the job
 

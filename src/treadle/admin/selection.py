@@ -33,7 +33,7 @@ LATER: Final = "it was created later"
 class Preview(Struct, frozen=True, kw_only=True):
     """The jobs that a selection contains now.
 
-    matches  their number; capped: there are at least so many
+    matches  their number; capped: there are at least this many
     samples  the first five
     unknown  ids that are not known
     """

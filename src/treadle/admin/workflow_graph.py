@@ -88,7 +88,7 @@ def graph(
 ) -> Graph:
     """The drawing of these rows of one workflow.
 
-    fold  siblings of the same task and state are one node if there are more than so many
+    fold  siblings of the same task and state are one node if there are more than this many
     open  folds to show job by job
     more  the workflow has further rows
     """

@@ -153,7 +153,7 @@ class Workflows:
     ) -> Graph:
         """The workflow of this job as a drawing from left to right, with at most 500 nodes.
 
-        fold  siblings of the same task and state become one node if there are more than so many (1 or more)
+        fold  siblings of the same task and state become one node if there are more than this many (1 or more)
         open  the ids of folded nodes to show job by job
         hide  removes from a row what may not be shown, such as secrets
 

@@ -360,7 +360,7 @@ class AppCore:
         return True
 
     async def _keep_identity(self) -> None:
-        """Say if the storage was emptied since the last look, whatever is declared."""
+        """Log if the storage was emptied since the last check, even if nothing is declared."""
         try:
             emptied = await self.emptied.keep()
         except StorageUnavailable:

@@ -195,7 +195,7 @@ async def _note_strangers(app: App, worker: Worker) -> None:
 
 
 def _line(channel: socket.socket) -> bytes:
-    """Read one line and nothing behind it: requests may follow."""
+    """Read one line and nothing after it: requests may follow."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = channel.recv(65_536, socket.MSG_PEEK)

@@ -1,4 +1,4 @@
-"""Durable code: steps whose results are stored, so that after a crash the job continues behind the last one."""
+"""Durable code: steps whose results are stored, so that after a crash the job continues after the last one."""
 
 from treadle.durable.backend import IN_BATCH as IN_BATCH
 from treadle.durable.backend import REPLACED as REPLACED

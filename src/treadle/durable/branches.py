@@ -106,8 +106,8 @@ def place_here() -> object:
 
 
 def has_ended(place: object) -> bool:
-    """Whether this is the place of the caller, or a task that has ended and whose error, if any, was looked at. Of
-    threads that is unknown: True."""
+    """Whether this is the caller's own task or thread, or a task that has ended and whose error, if any, was retrieved.
+    Of threads that is unknown: True."""
     if not isinstance(place, asyncio.Task) or place is place_here():
         return True
     # `_log_traceback`: nothing has awaited the task yet, so the function does not know of the error.

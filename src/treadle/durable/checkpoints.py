@@ -50,7 +50,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
-    over: bool = False  # of a sleep: the function has got behind it, whatever the clock says later
+    over: bool = False  # of a sleep: the function has passed it, whatever the clock says later
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
@@ -313,7 +313,7 @@ class Checkpoints:
         self.unsaved[key] = text
 
     def pass_sleep(self, request: StepRequest) -> None:
-        """Note that the function has got behind this sleep, with the next call that stores checkpoints."""
+        """Note that the function has passed this sleep, with the next call that stores checkpoints."""
         entry = self.entries.get(request.key)
         if entry is not None and not entry.over:
             self.keep(request, replace(entry, over=True))

@@ -75,7 +75,7 @@ class EndedSteps(PartSteps):
         super().reach(request, kind)
 
     def ends_at(self, request: StepRequest, kind: str) -> bool:
-        """Whether the ending of the job is to be raised here: the job had not got behind this, and the caller does not
+        """Whether the ending of the job is to be raised here: the job had not passed this, and the caller does not
         clean up. It is decided here and not by `ask`: steps that are requested together do not end together."""
         self._note(request)
         if kind != CALL and self.has_passed(self.past, request, kind):
@@ -196,8 +196,8 @@ class Cleanup(Part):
     # --- the run
 
     async def cleaned(self, call: Callable[[], Awaitable[Any]], reach: float | None) -> Any:
-        """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
-        `is_done` is set; or raises errors for which the cleanup is tried again.
+        """Call the function, and then the undos that it has registered. Sets `is_done`, and returns or raises what the
+        function did. If this raises without `is_done`, the cleanup is tried again.
 
         reach  seconds until the function must have reached the ending; None: it runs in a thread, which cannot be cut
         """

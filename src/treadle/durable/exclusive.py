@@ -130,7 +130,7 @@ class LockWait:
                 return joined
 
     async def _append(self, known: Record, id: str) -> Turn | None:
-        """Store a turn behind the last one; None: another one is the last now."""
+        """Store a turn after the last one; None: another one is the last now."""
         backend, row = self._run.backend, self._run.run.record
         last, ahead = locks.last_turn(known), ""
         if last.turn:

@@ -44,7 +44,7 @@ class HistorySize:
         self._offloaded += sum(apart)
 
     def refuse_more(self, count: int) -> None:
-        """Raise TooLarge if a job with so many entries can have no further one."""
+        """Raise TooLarge if a job with this many entries can have no further one."""
         if count >= self.most:
             error = TooLarge(f"the list of steps of job {self._job}", count + 1, self.most)
             error.fails_as = CODE

@@ -41,8 +41,8 @@ class MailboxWait:
     """The wait for the next message of a mailbox. Its entry has the value, or says that it timed out; before, it has
     the end of the timeout.
 
-    The row in which the wait and a sender meet stays open if the wait times out or is dropped: a later wait for the
-    same name uses it.
+    The row that the wait and a sender share stays open if the wait times out or is dropped: a later wait for the same
+    name uses it.
     """
 
     METHOD, kind = "receive", WAIT
@@ -118,7 +118,7 @@ class MailboxWait:
         return None
 
     async def _row(self) -> tuple[int, Record | None]:
-        """The row in which this wait and a sender meet. A wait uses the next row when a row has expired."""
+        """The row that this wait and a sender share. A wait uses the next row when a row has expired."""
         job, mailboxes, name, least = self._run.run.record, self._run.mailboxes, self._name, 0
         while True:
             mailbox = mailboxes.now(name)
@@ -172,8 +172,8 @@ class MailboxWait:
         return f"a message in {self._name!r} {within}; {sends} sends one to a later wait"
 
     async def conclude(self) -> None:
-        """Let the storage prune the rows of a group that the job has received. The first row behind it releases it:
-        the wait for this one may still be cut off."""
+        """Let the storage prune the rows of a group that the job has received. The first row after it releases it: the
+        wait for this one may still be cut off."""
         run, name, turn = self._run, self._name, self._run.checkpoints.entries[self.request.key].turn
         if not isinstance(turn, int):
             return
@@ -257,7 +257,7 @@ class AnyAsk(Generic[T_co]):
     """A message that takes one answer."""
 
     def __init__(self, run: StepTaker, received: str, value: T_co, tag: str) -> None:
-        """`received`: the key of the wait that has received it; that of the answer has the same number."""
+        """`received`: the key of the wait that received the message. The key of the answer has the same number."""
         self._run, self._key, self._tag, self._is_answered = run, f"answer:{received.partition(':')[2]}", tag, False
         self.value = value
 
@@ -298,7 +298,7 @@ class AnyAsk(Generic[T_co]):
 class Ask(AnyAsk[T_co]):
     """A message whose sender may wait for an answer: `current().receive_ask(name)` returns it.
 
-    A message of `app.jobs.send` takes an answer, too, which nobody reads. An answer that comes after the sender has
+    A message of `app.jobs.send` takes an answer, too, which no program reads. An answer that comes after the sender has
     given up is dropped.
     """
 

@@ -17,7 +17,7 @@ from treadle.durable.waits import Wait, Waiting, wait_of
 
 
 class First:
-    """The wait for the first of these. If several are over at the same look, the first one named has won."""
+    """The wait for the first of these. If several are over when it looks, the first one named has won."""
 
     kind = WAIT
 

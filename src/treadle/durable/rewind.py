@@ -1,7 +1,7 @@
 """Goes back in the history of a job: the entries that stay when it runs again from one of its steps. Pure.
 
-Entries that were stored later than the step may depend on it, also those of a branch that ran at the same time. So the
-order of storing decides, and the order of the steps only adds to the dropped entries.
+Entries that were stored later than the step may depend on it, including those of a branch that ran at the same time. So
+the order of storing decides, and the order of the steps only adds to the dropped entries.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _key(record: Record, entries: Entries, step: str) -> str:
 
 
 def _before(entry: Checkpoint) -> str:
-    """The key of the step that an entry follows, or inside of which it is the first one."""
+    """The key of the step that an entry follows. For the first entry inside a step, the key of that step."""
     return entry.after.rstrip("&>")
 
 
@@ -187,7 +187,7 @@ def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
 
 
 def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
-    """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
+    """Let the new round receive again what deleted entries had received, if the rows are still stored."""
     again = mailboxes_of(record.checkpoints)
     for name, turn, is_kept in _received(entries, kept):
         mailbox = again.get(name, EMPTY)

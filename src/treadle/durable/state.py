@@ -59,7 +59,7 @@ class DurableState:
         """Called by a wait for a message that has none in its entry. Raises in a run that receives no messages."""
 
     def refuse(self, why: str) -> None:
-        """The run fails whatever its function does, which may not see the error of a task."""
+        """The run fails whatever its function does, because the function may not see the error of a task."""
         self._misused = BadStep("wait", why)
 
     @property
@@ -92,7 +92,7 @@ class DurableState:
         return self._since_claim(self.run.came)
 
     def latest_moment(self) -> float:
-        """As `moment`, but never earlier than the storage's clock: what begins here ends not too early."""
+        """As `moment`, but never earlier than the storage's clock: what begins here does not end too early."""
         return self._since_claim(self.run.sent)
 
     def _since_claim(self, at: float) -> float:

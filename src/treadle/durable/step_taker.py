@@ -338,7 +338,7 @@ class StepTaker(StepErrors):
         return call.signature.decode_result(text)
 
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        """The idempotency key of a step: the same in every run of this round, even after a retry of a dead job."""
         name = running_step() if name is None else name
         if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")

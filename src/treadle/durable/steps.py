@@ -154,7 +154,7 @@ class Durable(StepTaker):
         self.undos.add(function, args, kwargs, self.checkpoints.here())
 
     async def restart(self, args: Any, kwargs: Any) -> NoReturn:
-        """End this round: the function begins anew with these arguments, without the steps and children of this
+        """End this round: the function starts over with these arguments, without the steps and children of this
         round."""
         await self.leave_caught()
         if self.locks:

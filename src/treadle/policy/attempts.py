@@ -92,7 +92,7 @@ def losses(record: Record) -> Pairs:
 
 
 def deaths(record: Record) -> list[Attempt]:
-    """The runs of this job whose leases expired since it was last reopened, as far as they are known, in order."""
+    """The runs of this job whose leases expired since it was last reopened, those that are known, in order."""
     known = [run for run in stored(record) if run.outcome == "lost" and run.reopening == record.reopenings]
     return known + (_losses(record) if was_lost(record) else [])
 

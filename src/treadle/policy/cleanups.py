@@ -30,7 +30,7 @@ from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy import judge
 from treadle.policy.parts import is_part, part_of
 
-PREFIX: Final = "treadle:cleanup:"  # of the ids of cleanup jobs
+PREFIX: Final = "treadle:cleanup:"  # prefix of the ids of cleanup jobs
 # Checkpoint of a job: the number of the reopening for which its cleanup job is stored.
 STORED: Final = "treadle:cleanup"
 # Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
@@ -78,7 +78,7 @@ def has_begun(row: Record) -> bool:
 
 
 def is_unheard(state: State, reason: str | None) -> bool:
-    """Whether a job ended in a way that its function has not heard of."""
+    """Whether a job was ended from outside, so that its function has seen no error."""
     return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
 
 

@@ -1,6 +1,7 @@
 """Decides how long a job waits for a worker whose code can read its arguments, and describes that wait.
 
-The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it counts anew.
+The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it starts at 0
+again.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class Client:
             await self.orphans.waited(id)
         while True:
             storage = await self._storage()
-            # Watch first, then read: an ending in between is noticed.
+            # Watch before the read, so that an ending in between is noticed.
             heard = asyncio.ensure_future(_hint(storage, id))
             try:
                 await asyncio.sleep(0)
@@ -304,8 +304,8 @@ class Client:
             ) from None
 
     async def _find(self, id: str) -> tuple[Record | None, str]:
-        """The row, and its id, which is another one if the outbox's job was returned another job. None: the job is
-        still in the outbox. Raises UnknownJob."""
+        """The row and its id. The id differs if the storage returned another row for this job of the outbox. None: the
+        job is still in the outbox. Raises UnknownJob."""
         [row] = await self._get([id])
         if row is not None or self.outbox is None:
             return row if row is not None else await self._look_at(id), id

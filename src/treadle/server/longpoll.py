@@ -43,7 +43,7 @@ def _client(receive: Receive | None, on_left: Callable[[], None]) -> Iterator[No
 
     def ended(gone: asyncio.Future[None]) -> None:
         if not gone.cancelled():
-            gone.exception()  # a server that cannot tell: asyncio would log it
+            gone.exception()  # the server raised: read the error, or asyncio logs it
             on_left()
 
     gone = asyncio.ensure_future(disconnected(receive))

@@ -48,7 +48,7 @@ def unknown_version(task: TaskCore, record: Record) -> UnknownVersion:
 
 
 def code_of(task: TaskCore) -> str:
-    """The identity of a task's code for other workers: of the signatures of its versions, then, behind a dot, of the
+    """The identity of a task's code for other workers: of the signatures of its versions, then, after a dot, of the
     numbers and the source files of these."""
     cores = [task.versions[number] for number in sorted(task.versions)]
     signatures = [version_of(core.signature) for core in cores]

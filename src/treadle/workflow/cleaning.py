@@ -1,4 +1,4 @@
-"""The cleanup of durable jobs, as far as a cancellation or a reopening from outside must know of it."""
+"""The part of the cleanup of durable jobs that a cancellation or a reopening from outside needs."""
 
 from __future__ import annotations
 

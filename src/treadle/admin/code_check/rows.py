@@ -44,7 +44,7 @@ class RowChecks:
         self.patches = PatchChecks()
 
     def all_patches(self) -> list[Patch]:
-        """The patches in the sources of all tasks, also of those without a stored job."""
+        """The patches in the sources of all tasks, including those without a stored job."""
         for task in self._tasks.values():
             self._names(task)
         return self.patches.sorted()

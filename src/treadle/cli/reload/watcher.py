@@ -1,7 +1,8 @@
 """Waits until watched files have changed and are at rest again.
 
-Two looks at the files decide what changed. watchfiles, where it is installed, only says when to look; without it, a
-look is taken every POLL seconds. So both find the same changes, also of files that an editor replaces by renaming.
+A comparison of two reads of the files decides what changed. watchfiles, where it is installed, only says when to read;
+without it, the files are read every POLL seconds. So both find the same changes, also of files that an editor replaces
+by renaming.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Watcher:
                     await self._hint.wait()
 
     async def _settled(self, last: Look) -> Changes:
-        """The changes that are left when two looks in a row are equal."""
+        """The changes that are left when two reads in a row are equal."""
         until = monotonic() + STORM
         while monotonic() < until:
             await asyncio.sleep(QUIET)

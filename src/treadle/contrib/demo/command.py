@@ -94,7 +94,8 @@ def _place(url: str | None, keep: bool) -> Iterator[str]:
 
 
 def _delete(folder: str) -> None:
-    """Delete the folder. Retries and ignores signals, because a worker that was stopped twice may still write."""
+    """Delete the folder. Tries again for a while, because a worker that was stopped twice may still write to it.
+    Ignores signals meanwhile."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     until = monotonic() + PATIENCE

@@ -37,7 +37,7 @@ from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-END = "(end)"  # the job behind the children of a last step
+END = "(end)"  # the job after the children of a last step
 
 
 class Pipeline:

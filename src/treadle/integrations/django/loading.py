@@ -20,7 +20,7 @@ from treadle.integrations.django.known_tasks import constants_of
 
 log = logging.getLogger("treadle")
 
-EVERY: Final = 60.0  # s between two looks for strangers
+EVERY: Final = 60.0  # s between two checks for strangers
 
 _prepared: set[int] = set()
 

@@ -95,9 +95,9 @@ Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
 
 Caller = Callable[[Request], Awaitable[Token | None]]
 
-LOOK: Final = 0.5  # s between looks whether the host's server stops, while a request lasts
+LOOK: Final = 0.5  # s between two checks whether the host's server is stopping, during a request
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
-# The beginnings of headers that only proxies add.
+# Prefixes of headers that only proxies add.
 FORWARDED: Final = (
     b"forwarded",
     b"x-forwarded",

@@ -158,7 +158,7 @@ async def kept_counts(core: AppCore, repair: bool) -> Check:
     """Reads every row, without blocking other calls."""
     try:
         drifts = await core.storage.recount(repair)
-    except Unsupported:  # Redis writes while it counts, which a look must not do
+    except Unsupported:  # Redis writes while it counts, which a check without writes must not do
         return ok("counts", "not compared with the rows; `treadle doctor --repair` does that, and corrects them")
     if not drifts:
         return ok("counts", "the kept counts equal the rows")

@@ -98,7 +98,7 @@ class FailuresAsked(Struct, frozen=True, kw_only=True):
 class PreviewView(Struct, frozen=True, kw_only=True):
     """The jobs that an operation would act on now.
 
-    matches  how many jobs; capped: there are at least so many
+    matches  how many jobs; capped: there are at least this many
     samples  the first five; none for a token without the scope `read`
     words    the jobs in words
     """

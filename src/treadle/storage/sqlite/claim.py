@@ -138,7 +138,7 @@ class ClaimWalk:
             self._tasks = text([task for task in self.ask.tasks if self._leasing.room.get(task, 1) > 0])
 
     def _page(self, queue: str, size: int) -> list[Any]:
-        """The next rows of a queue behind the cursor, of the tasks that the worker has room for."""
+        """The next rows of a queue after the cursor, of the tasks that the worker has room for."""
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:

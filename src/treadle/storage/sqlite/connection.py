@@ -218,7 +218,7 @@ class OpenFile:
             )
 
     def _is_log_cut(self) -> bool:
-        """Whether the log has lost its header, although commits follow: they were written behind the end of a file that
+        """Whether the log has lost its header, although commits follow: they were written past the end of a file that
         is shorter now. After a checkpoint that truncates the log, the next commit begins with a header."""
         return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 

@@ -34,7 +34,7 @@ WAIT: Final = 10.0  # s to wait for other writers, then Locked
 PATIENCE: Final = 0.2  # s to wait for the lock: longer than the transactions of some busy processes take
 PAUSE: Final = 0.002  # s between two attempts to begin a transaction
 READERS: Final = struct.Struct("<dd")
-READERS_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
+READERS_AT: Final = 2**17  # offset in the file, after everything that `set_note` may write
 
 
 class LockFile:

@@ -284,7 +284,7 @@ class SqliteStorage:
         return own
 
     async def oldest_open(self) -> float:
-        """Wait until the transactions are over that are open now: each holds the write lock of the file."""
+        """Wait until the transactions that are open now have ended: each holds the write lock of the file."""
         await self._calls.submit(_nothing)
         return 0.0
 
@@ -299,7 +299,7 @@ def _settle_claim(
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
-        yield  # the endings of a full worker and its next claim each hold the loop for 1 to 3 ms
+        yield  # settling for a full worker and its next claim each hold the loop for 1 to 3 ms
     unit = unit.again()
     if outcomes and unit.shut():
         return settled, Claimed()

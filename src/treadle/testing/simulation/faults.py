@@ -25,7 +25,7 @@ a later call of the same step succeeds. A simulation has it only if `faults` nam
 
 """The kinds of faults that a simulation has by default.
 
-kill    the worker ends without any cleanup, after so many steps; another one starts in its place
+kill    the worker ends without any cleanup, after that many steps; another one starts in its place
 stop    the worker stops, with a second's grace; another one starts in its place
 stall   the worker does not run for `seconds`
 before  one call is not applied, and raises StorageUnavailable
@@ -40,8 +40,8 @@ class Fault(Struct, frozen=True):
     """One fault.
 
     who  the number of the worker; -1: the program
-    at   when it happens: after so many steps of the worker (kill, stop, stall, cut), at the call with this number
-         (before, lost, twice), at the function of the step with this number (flips), or after so many seconds (clock)
+    at   when it happens: after that many steps of the worker (kill, stop, stall, cut), at the call with this number
+         (before, lost, twice), at the function of the step with this number (flips), or after that many seconds (clock)
     """
 
     kind: Kind

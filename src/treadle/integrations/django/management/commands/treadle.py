@@ -127,7 +127,7 @@ def queues(alias: str | None) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
-    """The command that the words name, or the default of their group, with the words behind its name; None if they name
+    """The command that the words name, or the default of their group, with the words after its name; None if they name
     none."""
     command: click.Command = root.treadle
     unread = list(words)
