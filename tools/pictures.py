@@ -36,7 +36,7 @@ SETTLED: Final = 2_000  # ms until charts and live figures are there
 THEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 SHOP: Final = f"""
 import sys
-from treadle.cli.demo import shop
+from treadle.contrib.demo import shop
 from treadle.cli.root import run
 shop.chance.seed({SEED})
 sys.exit(run(["demo", "--dashboard", "--no-open", "--port", "0", "--url", sys.argv[1]]))

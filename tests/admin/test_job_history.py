@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -170,6 +171,47 @@ async def test_steps_sleeps_marks_and_signals(app: App, told: Told, clock: HandC
     assert signals == {"approved": (True, {"by": "ann"}), "later": (True, "not yet")}
     assert not any(step.name.startswith("treadle:") for step in found.steps)
     assert [attempt.outcome for attempt in found.attempts] == ["succeeded"]
+
+
+@shows("the history of a job names its time limits, with their ends and the waits at which they took effect")
+async def test_time_limits_are_no_sleeps(app: App, told: Told, clock: HandClock) -> None:
+    @app.task(name="f")
+    async def f() -> None:
+        here = current()
+        with suppress(TimeoutError):
+            async with here.timeout(100, name="day"):
+                await here.receive("orders", timeout=1_000)
+        await here.step.options(retry=Retry(attempts=2, base=60, jitter=0.0))("timeout", fail)
+        await here.step("sleep:long", lambda: 7)
+        async with here.timeout(3_600):
+            await here.sleep(7_200)
+
+    def fail() -> None:
+        if len(told.of("deferred")) < 1:
+            raise ValueError("no")
+
+    async def steps() -> dict[str, tuple[str, object, bool, bool]]:
+        found = (await app.jobs.history(job)).steps
+        return {step.name: (step.kind, step.value, step.done, step.failed) for step in found}
+
+    began = clock()
+    job = await f.enqueue()
+    async with work(app):
+        await told.until("waiting")
+        assert await steps() == {
+            "timeout:day": ("timeout", None, False, False),
+            "receive:orders": ("signal", None, False, False),
+        }
+        assert {step.until for step in (await app.jobs.history(job)).steps} == {began + 100, began + 1_000}
+        clock.advance(100)
+        await told.until("deferred")
+        assert (await steps())["timeout:day"] == ("timeout", "receive:orders", True, True)
+        assert (await steps())["timeout"] == ("step", "ValueError: no", False, True)
+        clock.advance(60)
+        await told.until("deferred", 2)
+    assert (await steps())["sleep:long"] == ("step", 7, True, False)
+    assert (await steps())["timeout#2"] == ("timeout", None, False, False)
+    assert "it sleeps in its time limit 'timeout#2', and runs again" in await app.jobs.explain(job)
 
 
 async def test_children_are_counted_by_state(app: App, told: Told) -> None:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from treadle import App, BadOption, Conclude, Flow, JobSpec, Retry, UnknownJob, current, flow
 from treadle.admin import workflow_graph
-from treadle.admin.workflow_graph import ARROWS, SHOWN, Graph, graph
-from treadle.admin.workflow_text import lines_of, mermaid_of
+from treadle.admin.workflow_graph import ARROWS, SHOWN, Graph, graph, lines_of, mermaid_of
 from treadle.core.model import NewJob, Record, State
 from treadle.testing import drain
 from treadle.workflow.plan import FLOW

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.tools import Command, alive, gone
-from treadle import App, Record
+from treadle import App, Record, flow
 from treadle.core.model import State
 from treadle_testkit.shows import shows
 
@@ -247,11 +247,15 @@ def test_jobs_that_the_file_stores_as_a_program_are_run(here: Path) -> None:
 def test_jobs_of_tasks_it_does_not_have_are_named(here: Path) -> None:
     typed(here, "enqueue", "--app", "jobs:app", "add", "1", "1")
     typed(here, "enqueue", "--url", "sqlite:///jobs.db", "nobody.knows")
+    app = App(f"sqlite:///{here / 'jobs.db'}")
+    flow(app.stub("nobody.knows").job(n) for n in range(2)).enqueue_sync()
+    app.sync.close()
     with Command("worker", "jobs:app", cwd=here) as worker:
-        worker.wait_for("1 job of task 'nobody.knows' waits for another worker")
+        worker.wait_for("3 jobs of task 'nobody.knows' wait for another worker")
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
     assert any("claiming jobs" in line for line in worker.said)
+    assert not any("treadle.flow" in line for line in worker.said), "any worker ends a flow"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.fleet_stage import TASKS, Made
 from tests.waiting import until
 from treadle import App, Job
-from treadle.cli.recycling_options import memory
+from treadle.cli.options import memory
 from treadle.core.model import State
 from treadle.worker import WorkerHealth
 from treadle.worker.fleet import Recycling, worker_process

@@ -117,6 +117,39 @@ async def test_an_undo_in_front_of_a_lock_belongs_to_the_step_inside(
     assert ledger.function_done == {"work": 2, "undo": 1}
 
 
+@pytest.mark.parametrize("ending", ["cancelled asleep", "fails"])
+async def test_an_undo_that_reads_the_result_of_its_step_from_a_list(
+    app: App, clock: HandClock, ledger: Ledger, ending: str
+) -> None:
+    def cancel(booked: list[str]) -> None:
+        for booking in booked:
+            ledger.plain(f"cancel {booking}")
+
+    @app.task(retry=ONCE)
+    async def trip() -> None:
+        here = current()
+        for what in ("flight", "hotel", "car"):
+            booked = list[str]()
+            here.on_undo(cancel, booked)
+            booked.append(await here.step(f"book:{what}", ledger.do, what))
+            if what == "hotel":
+                await here.sleep(DAY)
+
+    job = await trip.enqueue()
+    await drain(app)
+    fork = await app.jobs.fork(job, from_step="book:hotel")
+    await drain(app)
+    if ending == "fails":
+        await app.jobs.pause(job)
+        ledger.fail["car"] = 1
+        clock.advance(DAY + 1)
+    else:
+        await app.jobs.cancel(fork)
+    await drain(app)
+    undone = {what for what in ledger.function_done if what.startswith("cancel")}
+    assert undone == {"cancel hotel 2"}
+
+
 async def third_result(app: App, job: Any) -> State:
     return (await app.jobs.get(job)).state
 
@@ -165,34 +198,120 @@ async def test_a_time_limit_begins_again(app: App, clock: HandClock, ledger: Led
     assert ledger.function_done["after"] == 1
 
 
-@pytest.mark.parametrize("how", ["rerun", "retry"])
-async def test_a_time_limit_that_has_ended_the_job_begins_again(app: App, clock: HandClock, how: str) -> None:
-    @app.task(retry=ONCE)
-    async def limited() -> str:
-        here = current()
-        async with here.timeout(60):
-            await here.wait_for("first")
-            return str(await here.wait_for("second"))
+def waiting(way: str) -> Any:
+    """A durable function that waits for a minute in one of several ways, and for one more thing before."""
 
-    job = await limited.enqueue()
+    async def limit() -> Any:
+        async with current().timeout(60):
+            await current().wait_for("first")
+            return await current().wait_for("second")
+
+    async def signal() -> Any:
+        await current().wait_for("first")
+        return await current().wait_for("second", timeout=60)
+
+    async def race() -> Any:
+        here = current()
+        await here.wait_for("first")
+        return (await here.first(second=here.wait_for("second", timeout=60), late=here.sleep(DAY)))[1]
+
+    async def branches() -> Any:
+        async def second() -> Any:
+            await current().sleep(50)
+            return await current().wait_for("second", timeout=10)
+
+        await current().wait_for("first")
+        return (await asyncio.gather(second(), current().wait_for("other", timeout=10 * DAY)))[0]
+
+    def limit_here() -> Any:
+        with current().sync.timeout(60):
+            current().sync.wait_for("first")
+            return current().sync.wait_for("second")
+
+    def signal_here() -> Any:
+        current().sync.wait_for("first")
+        return current().sync.wait_for("second", timeout=60)
+
+    return {each.__name__: each for each in (limit, signal, race, branches, limit_here, signal_here)}[way]
+
+
+WAYS = ["limit", "signal", "race", "branches", "limit_here", "signal_here"]
+
+
+@shows("a timeout that leaves the function fails the job at once: every attempt would time out at the same place")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_timeout_that_leaves_the_function_is_final(app: App, clock: HandClock, way: str) -> None:
+    job = await app.task(name="waits", retry=Retry(attempts=5, base=10))(waiting(way)).enqueue()
     await app.jobs.signal(job, "first", 1)
-    await drain(app)
-    clock.advance(61)
-    await drain(app)
+    for _ in range(4):
+        await drain(app)
+        clock.advance(31)
+    row = await app.jobs.get(job)
+    assert (row.state, row.attempt, row.reason) == (State.FAILED, 1, "aborted")
+    assert "TimeoutError: waits" in (row.error or "")
+
+
+@shows("the timeout of a wait begins anew when its job is run again, forked or retried")
+@pytest.mark.parametrize("how", ["rerun", "fork", "retry"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_timeout_that_has_ended_the_job_begins_again(app: App, clock: HandClock, way: str, how: str) -> None:
+    job = await app.task(name="waits")(waiting(way)).enqueue()
+    await app.jobs.signal(job, "first", 1)
+    for _ in range(4):
+        await drain(app)
+        clock.advance(31)
     assert (await app.jobs.get(job)).state is State.FAILED
     if how == "retry":
         await app.jobs.retry(job)
-    else:
+    elif how == "rerun":
         await app.jobs.rerun(job, from_step="first")
+    else:
+        job = await app.jobs.fork(job, from_step="first")
+        await app.jobs.signal(job, "first", 1)
     await drain(app)
-    clock.advance(30)
+    clock.advance(5)
     await app.jobs.signal(job, "second", 2)
+    await app.jobs.signal(job, "other")
     await drain(app)
-    assert await job.result(0) == "2"
+    clock.advance(50)
+    await drain(app)
+    assert await job.result(0) == 2
 
 
-async def test_a_time_limit_whose_end_the_function_has_handled_stays(
-    app: App, clock: HandClock, ledger: Ledger
+@pytest.mark.parametrize("how", ["rerun", "retry"])
+async def test_the_timeout_of_a_wait_that_lasts_begins_again(
+    app: App, clock: HandClock, ledger: Ledger, how: str
+) -> None:
+    ledger.fail["work"] = 1
+
+    @app.task(retry=ONCE)
+    async def waits() -> Any:
+        answer = asyncio.create_task(_received())
+        await current().sleep(60, name="night")
+        await current().step("work", ledger.do, "work")
+        return await answer
+
+    async def _received() -> Any:
+        return await current().receive("answer", timeout=100)
+
+    job = await waits.enqueue()
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    clock.advance(60)
+    await (app.jobs.retry(job) if how == "retry" else app.jobs.rerun(job, from_step="night"))
+    await drain(app)
+    clock.advance(60)
+    await drain(app)
+    await app.jobs.send(job, "answer", 7)
+    await drain(app)
+    assert await job.result(0) == 7
+
+
+@pytest.mark.parametrize("way", ["limit", "wait"])
+async def test_a_timeout_that_the_function_has_handled_stays(
+    app: App, clock: HandClock, ledger: Ledger, way: str
 ) -> None:
     ledger.fail["behind"] = 1
 
@@ -200,12 +319,21 @@ async def test_a_time_limit_whose_end_the_function_has_handled_stays(
     async def limited() -> str:
         here = current()
         try:
-            async with here.timeout(60):
-                await here.wait_for("answer")
+            if way == "limit":
+                async with here.timeout(60):
+                    await here.step("before", ledger.do, "before")
+                    await here.wait_for("answer")
+            else:
+                await here.step("before", ledger.do, "before")
+                await here.wait_for("answer", timeout=60)
         except TimeoutError:
-            await here.step("late", ledger.do, "late")
+            # A branch is behind the wait as well.
+            await asyncio.gather(here.step("late", ledger.do, "late"), in_a_task())
         await here.step("behind", ledger.do, "behind")
         return "late"
+
+    async def in_a_task() -> None:
+        await current().step("task", ledger.do, "task")
 
     job = await limited.enqueue()
     await drain(app)
@@ -214,10 +342,89 @@ async def test_a_time_limit_whose_end_the_function_has_handled_stays(
     await app.jobs.retry(job)
     await drain(app)
     assert await job.result(0) == "late"
-    await app.jobs.rerun(job, from_step="behind")
+    for step in ("behind", "late"):
+        await app.jobs.rerun(job, from_step=step)
+        await drain(app)
+        assert await job.result(0) == "late"
+    assert ledger.function_done == {"before": 1, "late": 2, "task": 2, "behind": 4}
+    await app.jobs.rerun(job, from_step="before")
     await drain(app)
-    assert await job.result(0) == "late"
-    assert ledger.function_done == {"late": 1, "behind": 3}
+    await app.jobs.signal(job, "answer")
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.function_done == {"before": 2, "late": 2, "task": 2, "behind": 5}
+
+
+async def test_a_handler_that_begins_with_branches_is_behind_the_timeout(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    ledger.fail["behind"] = 1
+
+    @app.task(retry=ONCE)
+    async def limited() -> None:
+        try:
+            await current().wait_for("answer", timeout=60)
+        except TimeoutError:
+            await asyncio.gather(late("a"), late("b"))
+            await current().step("behind", ledger.do, "behind")
+
+    async def late(name: str) -> None:
+        await current().step(name, ledger.do, name)
+
+    job = await limited.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.function_done == {"a": 1, "b": 1, "behind": 2}
+
+
+async def test_a_race_whose_winner_failed_begins_again(app: App, ledger: Ledger) -> None:
+    ledger.fail["child"] = 1
+
+    @app.task(retry=ONCE)
+    async def child() -> str:
+        return await ledger.do("child")
+
+    @app.task(retry=ONCE)
+    async def races() -> Any:
+        here = current()
+        return await here.first(child=here.call(child.job()), late=here.sleep(DAY))
+
+    job = await races.enqueue()
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    await app.jobs.retry(job)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    assert ledger.function_done == {"child": 2}
+
+
+async def test_a_cleanup_that_is_retried_leaves_the_limits_of_its_job_at_the_same_place(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    ledger.fail["undo"] = 1
+
+    @app.task(retry=ONCE)
+    async def limited() -> None:
+        here = current()
+        async with here.timeout(60):
+            here.on_undo(ledger.do, "undo")
+            await here.step("book", ledger.do, "book")
+            await here.wait_for("answer")
+
+    job = await limited.enqueue()
+    await drain(app)
+    clock.advance(61)
+    await drain(app)
+    cleanup = cleanup_id(job.id, 0)
+    await app.jobs.cancel(cleanup, force=True)
+    await app.jobs.retry(cleanup)
+    await drain(app)
+    assert (await app.jobs.get(cleanup)).state is State.SUCCEEDED
+    assert ledger.function_done == {"book": 1, "undo": 2}
 
 
 # --- messages

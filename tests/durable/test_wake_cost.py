@@ -1,4 +1,4 @@
-"""A replay takes little work for each stored entry: calls are counted, not timed."""
+"""A replay takes little work for each stored entry, and a step as much as the first: calls are counted, not timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from treadle import App, current
 from treadle_testkit.shows import shows
 
 FEW, MANY = 100, 300
-MOST = 65  # calls of functions in Python and C for an entry; until 29 November 2026 they were 113
+STEPS, EACH = 1_000, 50
+MOST = 45  # calls of functions in Python and C for an entry; on 29 November 2026 they were 113, and then 62
 
 
 async def number(n: int) -> int:
@@ -51,3 +52,29 @@ async def test_a_wake_takes_few_calls_for_each_stored_step() -> None:
     few, many = await calls_of_a_wake(FEW), await calls_of_a_wake(MANY)
     each = (many - few) / (MANY - FEW)
     assert each <= MOST, f"{each:.1f} calls for each stored step"
+
+
+@shows("the thousandth step of a job takes its worker as many calls as the first")
+async def test_the_thousandth_step_takes_as_many_calls_as_the_first() -> None:
+    app, counts = App("memory://"), [0]
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        counts[-1] += event in ("call", "c_call")
+
+    @app.task
+    async def long() -> None:
+        for n in range(STEPS):
+            await current().step("number", number, n)
+            if n % EACH == EACH - 1:
+                counts.append(0)
+
+    async with app.testing() as t:
+        await long.enqueue()
+        before: Any = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            await t.drain()
+        finally:
+            sys.setprofile(before)
+    _, first, *_, last, _ = counts
+    assert last <= 1.02 * first, f"{first / EACH:.0f} calls for each of the first steps, {last / EACH:.0f} for the last"

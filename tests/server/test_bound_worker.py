@@ -126,6 +126,8 @@ async def test_a_bound_worker_takes_locks(url: str, behind: App, monkeypatch: py
             await (await other.enqueue()).result(timeout=20)
             job = await book.enqueue("theirs")
             await deferred.until("deferred", times=2, id=job.id)
+        cause = "its row is in another queue, to which the token of this worker has no access"
+        assert (await behind.jobs.get(job.id)).reason == f"kept from the lock 'theirs': {cause}"
     [lock] = [row for row in (await behind.jobs.list(queue="other")).records if row.job.key == "treadle.lock theirs"]
     await behind.jobs.cancel(lock)
     async with App(url, token="mine") as app:
@@ -277,6 +279,26 @@ async def test_a_bound_worker_stores_metrics_of_its_queue_only(url: str, behind:
     assert {name: each.succeeded for name, each in found.items()} == {"mine": 1}
     [row] = await behind.storage.read_metrics(at, at + 60)
     assert row.source == "mine/w"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_bound_worker_takes_steps_with_limits(url: str, behind: App, kind: str) -> None:
+    await behind.limits.set(Limit("api", slots=1))
+    async with App(url, token="mine") as app:
+
+        def two() -> int:
+            return 2
+
+        @app.task(name="async", queue="mine")
+        async def doubled() -> int:
+            return 2 * await current().step.options(limits=["api"])("two", two)
+
+        @app.task(name="thread", queue="mine")
+        def doubled_here() -> int:
+            return 2 * current().sync.step.options(limits=["api"])("two", two)
+
+        task = doubled if kind == "async" else doubled_here
+        assert await run_all(app, *[await task.enqueue() for _ in range(3)]) == [4, 4, 4]
 
 
 @shows("undos and cleanups run on a remote worker whose token is bound to its queue")

@@ -16,7 +16,7 @@ from treadle.core.clock import wall
 from treadle.core.limit_model import Limit, LimitUse, Pause
 from treadle.core.model import NewJob
 from treadle.server import Settings
-from treadle.server.full_queue import wait_for_room
+from treadle.server.middleware import wait_for_room
 from treadle.storage.http import HttpStorage
 from treadle.storage.memory import MemoryStorage
 from treadle_testkit.shows import shows

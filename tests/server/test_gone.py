@@ -21,7 +21,7 @@ from treadle.core.model import Claim, Claimed, NewJob, Outcome, Settled, State
 from treadle.core.query_model import Query
 from treadle.server import Serving, Settings, make_site
 from treadle.server.longpoll import LongPoll, WaitingLine
-from treadle.server.repeated_claims import SameClaim
+from treadle.server.routes.runner_claims import SameClaim
 from treadle.storage.memory import MemoryStorage
 
 RUNNER = b'{"runner_id": "0f0e0d0c-0b0a-4908-8706-050403020100"}'

@@ -24,8 +24,7 @@ from treadle.core.placement import Needs
 from treadle.server import Serving, Settings, Token, kept_answer, make_site
 from treadle.server.auth.tokens import ANYBODY, SCOPES, digest
 from treadle.server.errors import Refused
-from treadle.server.event_stream import EventStream
-from treadle.server.longpoll import LongPoll
+from treadle.server.longpoll import EventStream, LongPoll
 from treadle.server.overview import Looks, looks
 from treadle.storage.memory import MemoryStorage
 from treadle_testkit.shows import shows

@@ -15,6 +15,7 @@ from tests.server.places import a_place
 from tests.server.test_api import Client
 from treadle import App, Middleware, Sizes
 from treadle.core.query_model import Query
+from treadle.policy.parts import step_job
 from treadle.server import Serving, Settings, make_site
 from treadle.server.auth.tokens import Token, digest
 from treadle.storage.contract import Storage
@@ -441,6 +442,14 @@ async def test_a_runner_gets_no_cleanup_job(site: Site) -> None:
     [cleanup] = [row for row in (await site.app.jobs.list(parent=run.id)).records if row.job.task]
     assert await site.claim() == []
     assert (await site.app.jobs.get(cleanup.id)).state == "succeeded"
+
+
+async def test_a_runner_gets_no_try_of_a_step_with_limits(site: Site) -> None:
+    run = await site.run()
+    await site.app.storage.enqueue([step_job((await site.row(run)).job, "try", "charge", (), ())])
+    assert await site.claim() == []
+    row = await site.app.jobs.get("try")
+    assert (row.state, row.attempt, row.due_at) == ("ready", 0, site.clock.moment + 60)
 
 
 @shows("a runner waits for a lock without holding a job, and leaves it")

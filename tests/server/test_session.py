@@ -25,7 +25,7 @@ from treadle.errors import BadOption
 from treadle.server import Settings, Token
 from treadle.server.auth import session
 from treadle.server.auth.live_tokens import LiveTokens
-from treadle.server.auth.session_secret import of_process, session_secret
+from treadle.server.auth.session import of_process, session_secret
 from treadle.server.auth.token_file import as_toml
 from treadle.server.auth.tokens import SCOPES, digest
 from treadle.server.middleware import Rate

@@ -17,7 +17,7 @@ from tests.server.test_port_bounds import HOST, connected, gone, head, one, serv
 from treadle import App
 from treadle.contrib.delayed.app import delayed_routes
 from treadle.serialization import json_counts as counting
-from treadle.server import Settings, body_weight
+from treadle.server import Settings, long_lists
 from treadle.server.errors import Refused
 from treadle.server.request_body import Bodies
 
@@ -114,7 +114,7 @@ async def test_large_arguments_of_one_job_are_stored_unchanged(
         assert seen.body["withheld"] == {"arguments": "typed"}
     else:
         assert seen.body["args"] == json.loads(b"[" + arguments + b"]")
-        assert max(made.sizes, default=0) <= body_weight.SMALL
+        assert max(made.sizes, default=0) <= long_lists.SMALL
     named = await asyncio.to_thread(
         post, url, "/v1/jobs", b'{"kwargs":{"a":[' + arguments + b']},"task":"t","args":[1]}'
     )

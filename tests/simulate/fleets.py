@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import branches, mix, orderly, poison, rates, repeats, saga, undo
+from tests.simulate import branches, limited, mix, orderly, poison, rates, repeats, saga, undo
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -35,6 +35,12 @@ FLEETS: dict[str, dict[str, Any]] = {
     "undo": {
         "app": undo.app,
         "scenario": undo.work,
+        "invariants": (undo.each_trip_is_booked_or_undone,),
+        "faults": undo.FAULTS,
+    },
+    "limited": {
+        "app": limited.app,
+        "scenario": limited.work,
         "invariants": (undo.each_trip_is_booked_or_undone,),
         "faults": undo.FAULTS,
     },

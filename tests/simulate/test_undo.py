@@ -14,3 +14,10 @@ from treadle_testkit.shows import shows
 @pytest.mark.parametrize("part", range(10))
 def test_trips_of_a_thousand_seeds_are_booked_or_undone(part: int) -> None:
     assert simulate(**FLEETS["undo"], seeds=range(100 * part, 100 * (part + 1))).seeds == 100
+
+
+@pytest.mark.slow
+@shows("a trip whose steps have limits is booked or undone as a whole, under every fault")
+@pytest.mark.parametrize("part", range(4))
+def test_trips_of_steps_with_limits_are_booked_or_undone(part: int) -> None:
+    assert simulate(**FLEETS["limited"], seeds=range(50 * part, 50 * (part + 1))).seeds == 50

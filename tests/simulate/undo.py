@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from treadle import App, Retry, State, current
 from treadle.policy.cleanups import cleanup_id
@@ -38,6 +39,11 @@ async def trip(order: int) -> str:
 
 async def work(sim: Simulation) -> None:
     """Start a trip for each order, and cancel some of them, twice."""
+    await started(sim, app, trip)
+
+
+async def started(sim: Simulation, app: App, trip: Any) -> None:
+    """The same for the trips of this app."""
     deeds.clear()
     for order in range(sim.size):
         options = {"expires": 1.0} if sim.rng.random() < 0.3 else {}
@@ -50,11 +56,11 @@ async def work(sim: Simulation) -> None:
             await sim.again(lambda job=job: app.jobs.cancel(job))
     for order in range(sim.size):
         ids = f"trip-{order}", cleanup_id(f"trip-{order}", 0)
-        while not await sim.again(lambda ids=ids: _have_ended(*ids)):  # noqa: ASYNC110  # in virtual time
+        while not await sim.again(lambda ids=ids: _have_ended(app, *ids)):  # noqa: ASYNC110  # in virtual time
             await asyncio.sleep(0.5)
 
 
-async def _have_ended(*ids: str) -> bool:
+async def _have_ended(app: App, *ids: str) -> bool:
     rows = await (await app._core.open()).get(ids)
     return all(row is None or row.state.final for row in rows)
 

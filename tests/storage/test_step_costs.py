@@ -1,15 +1,18 @@
-"""A step costs a storage the same however many are stored: work is counted by each engine's own measure, not timed."""
+"""A step costs a storage the same however many are stored, and so does a claim however many jobs of its queue sleep:
+work is counted by each engine's own measure, not timed."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 import redis.asyncio
 
@@ -72,6 +75,27 @@ async def costs(storage: Storage, measure: Measure) -> None:
         assert many[what] <= 1.2 * cost + SLACK, f"{what}: {cost} with few steps, {many[what]} with {STEPS}"
 
 
+async def claims_with_sleepers(storage: Storage, measure: Measure) -> None:
+    """The work of a claim from a queue, with few jobs of it that sleep, and with many."""
+    numbers = itertools.count()
+
+    async def claims() -> float:
+        await storage.enqueue([job(f"q{next(numbers)}", queue="sleepers") for _ in range(5)])
+        return median([await measure(claim) for _ in range(5)])
+
+    async def claim(limit: int = 1) -> list[Record]:
+        ask = Claim(worker=f"c#{next(numbers)}", queues=(("sleepers", limit),), limit=limit)
+        return list((await storage.claim(ask)).records)
+
+    await claims()
+    few = await claims()
+    await storage.enqueue([job(f"s{n}", queue="sleepers") for n in range(SLEEPERS)])
+    await settle(storage, *[back(row, delay=3_600.0) for row in await claim(SLEEPERS)])
+    many = await claims()
+    assert many <= 1.2 * few + SLACK, f"{few} with few sleepers, {many} with {SLEEPERS}"
+
+
+SLEEPERS = 500
 SLACK = 64  # bytes, commands or instructions: longer numbers
 
 
@@ -86,6 +110,28 @@ async def test_memory_allocates_no_more() -> None:
 
     async with opened(MemoryStorage()) as storage:
         await costs(storage, peak)
+
+
+@shows("a claim costs each storage the same, however many jobs of its queue sleep")
+async def test_memory_takes_no_more_instructions_with_sleepers() -> None:
+    async def instructions(call: Callable[[], Awaitable[object]]) -> float:
+        ran, before = 0, sys.gettrace()
+
+        def count(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal ran
+            frame.f_trace_opcodes = True
+            ran += event == "opcode"
+            return count
+
+        sys.settrace(count)
+        try:
+            await call()
+        finally:
+            sys.settrace(before)
+        return ran
+
+    async with opened(MemoryStorage()) as storage:
+        await claims_with_sleepers(storage, instructions)
 
 
 async def test_sqlite_runs_no_more_instructions(tmp_path: Path) -> None:
@@ -105,6 +151,7 @@ async def test_sqlite_runs_no_more_instructions(tmp_path: Path) -> None:
             return ran
 
         await costs(storage, instructions)
+        await claims_with_sleepers(storage, instructions)
 
 
 async def test_redis_runs_no_more_commands_and_writes_no_more_bytes() -> None:
@@ -125,6 +172,7 @@ async def test_redis_runs_no_more_commands_and_writes_no_more_bytes() -> None:
 
     async with opened(RedisStorage(valkey.url(), ns=next(_names))) as storage:
         await costs(storage, commands_and_bytes)
+        await claims_with_sleepers(storage, commands_and_bytes)
     await client.aclose()
 
 
@@ -142,4 +190,5 @@ async def test_postgres_writes_no_more_log() -> None:
 
     async with opened(PostgresStorage(support.url_of(schema))) as storage:
         await costs(storage, log)
+        await claims_with_sleepers(storage, log)
     support.give_back(schema)

@@ -114,3 +114,12 @@ async def test_a_single_task_is_no_list(app: App, single: str) -> None:
             await t.drain(tasks=tasks)
     with pytest.raises(BadOption, match="expected a list of tasks or names"):
         Worker(app, tasks=tasks)
+
+
+async def test_the_storage_of_another_test_was_not_emptied(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Each test has a storage of its own."""
+    async with app.testing() as t:
+        await t.drain()
+    async with app.testing() as t:
+        await t.drain()
+    assert "emptied" not in caplog.text

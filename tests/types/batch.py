@@ -51,6 +51,8 @@ async def steps_keep_their_types() -> None:
     here = current()
     assert_type(await here.step("charge", charge, 7, currency="USD"), Receipt)
     assert_type(await here.step("now", now), datetime)
+    limited = here.step.options(limits=["bank", "tenant:7"], cost=2)
+    assert_type(await limited("charge", charge, 7, currency="USD"), Receipt)
     assert_type(await here.sleep(3600), None)
     assert_type(await here.wait_for("paid", timeout=60), Any)
     assert_type(await here.wait_for("paid", returns=Receipt), Receipt)
@@ -63,6 +65,7 @@ async def steps_keep_their_types() -> None:
 def so_do_those_in_threads() -> None:
     here = current().sync
     assert_type(here.step("now", now), datetime)
+    assert_type(here.step.options(limits=["bank"])("now", now), datetime)
     assert_type(here.wait_for("paid", timeout=60, returns=int), int)
     with current().once("monday") as first:
         assert_type(first, bool)

@@ -156,5 +156,7 @@ async def pipelines() -> None:
 
 def synchronous_workflows() -> None:
     assert_type(chain(fetch.job("a"), count).enqueue_sync(), Job[int, int])
+    assert_type(app.sync.enqueue(chain(fetch.job("a"), count), within=object()), Job[int, int])
+    assert_type(app.sync.enqueue([delegating.job("a")]), list[Job[int, int]])
     assert_type(with_value.enqueue_sync("a").result_sync(), str)
     assert_type(with_value.enqueue_sync("a").workflow.result_sync(), int)

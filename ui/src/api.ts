@@ -755,7 +755,7 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "child" | "lock" | "once" | "patch" | "signal" | "sleep" | "step";
+  kind: "child" | "lock" | "patch" | "signal" | "sleep" | "step" | "timeout" | "once";
   value: Json;
   until: number | null;
   done: boolean;

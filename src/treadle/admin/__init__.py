@@ -46,8 +46,8 @@ from treadle.admin.selection import Selection as Selection
 from treadle.admin.selection import words_of as words_of
 from treadle.admin.workflow_graph import FOLD as FOLD
 from treadle.admin.workflow_graph import Graph as Graph
-from treadle.admin.workflow_text import lines_of as lines_of
-from treadle.admin.workflow_text import mermaid_of as mermaid_of
+from treadle.admin.workflow_graph import lines_of as lines_of
+from treadle.admin.workflow_graph import mermaid_of as mermaid_of
 from treadle.admin.workflows import MOST as MOST
 from treadle.admin.workflows import WorkflowPage as WorkflowPage
 from treadle.admin.workflows import Workflows as Workflows

@@ -21,7 +21,7 @@ from treadle.durable import open_children_of
 from treadle.policy.cleanups import cancelled_with_cleanup, cleanup_id, is_cleanup
 from treadle.policy.pauses import is_paused, refusal
 from treadle.producer import Client
-from treadle.storage import check_stays
+from treadle.storage import Pages, check_stays
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import expires_at, within
 from treadle.tasks.when import HasId
@@ -181,7 +181,7 @@ class Acts:
         return done
 
     async def _cleanups(self, rows: Sequence[Record]) -> list[Record]:
-        """The cleanup jobs of these jobs, as far as they are stored."""
+        """Those cleanup jobs of these jobs that are stored."""
         return await self._rows([cleanup_id(row.job.id, row.reopenings) for row in rows if not is_cleanup(row.job)])
 
     async def _below(self, rows: Sequence[Record], seen: set[str], tree: bool) -> list[Record]:
@@ -326,15 +326,12 @@ async def matching(
 ) -> AsyncIterator[Sequence[Record]]:
     """Yield the jobs that match the filters and meet the condition, in groups. `progress` is called after each group
     with the number of jobs examined."""
-    examined, cursor = 0, None
-    while True:
-        page = await jobs.list(cursor=cursor, limit=GROUP, order="oldest", **filters)
+    examined = 0
+    async for page in Pages(lambda cursor: jobs.list(cursor=cursor, limit=GROUP, order="oldest", **filters)):
         yield [row for row in page.records if row.job.task and condition.holds(row) and not is_entry(row)]
-        examined, cursor = examined + len(page.records), page.cursor
+        examined += len(page.records)
         if progress is not None:
             progress(examined)
-        if cursor is None:
-            return
 
 
 async def refuse(jobs: Listed, job: HasId | str, condition: Condition) -> None:

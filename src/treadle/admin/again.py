@@ -17,8 +17,8 @@ from treadle.core.job import JobSpec
 from treadle.core.model import OURS, Outcome, Record, State
 from treadle.durable import forked, open_children_of, rewound, turns_given_up
 from treadle.policy import attempts
-from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
+from treadle.policy.parts import is_part
 from treadle.policy.pauses import is_paused, paused
 from treadle.policy.retry import read_policy
 from treadle.policy.rounds import present, round_of
@@ -43,7 +43,7 @@ class Looks(Protocol):
 
 def _check(row: Record) -> None:
     """Raise Stale for a row that cannot run again as it is."""
-    if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row) or is_cleanup(row.job):
+    if not row.job.task or row.job.queue == SYSTEM_QUEUE or is_entry(row) or is_part(row.job):
         raise Stale(row.id, f"{row.state}: a row of Treadle's own, which runs no function of yours")
     if not _has_begun(row):
         raise Stale(row.id, f"{row.state}: it has not begun: there is nothing to run again")

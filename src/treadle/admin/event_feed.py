@@ -17,6 +17,7 @@ from treadle.core.events import Event, reaped
 from treadle.core.model import EXPIRED, Record, State
 from treadle.core.query_model import Query
 from treadle.policy.pauses import is_paused
+from treadle.storage import pages
 from treadle.storage.contract import Storage
 
 TRACKED: Final = 10_000  # unfinished jobs that are polled; beyond that the oldest are dropped
@@ -55,14 +56,9 @@ class EventFeed:
         newest = await storage.find(Query(order="newest", limit=PAGE))
         self._note_newest(newest.records)
         self._new_ones.update(dict.fromkeys(row.job.id for row in newest.records))
-        cursor: str | None = None
-        while len(self._told) < TRACKED:
-            page = await storage.find(Query(state=UNFINISHED, order="newest", limit=PAGE, cursor=cursor))
-            for row in page.records:
-                if _ours(row):
-                    self._told[row.job.id] = row
-            cursor = page.cursor
-            if cursor is None:
+        async for page in pages(storage, Query(state=UNFINISHED, order="newest", limit=PAGE)):
+            self._told |= {row.job.id: row for row in page.records if _ours(row)}
+            if len(self._told) >= TRACKED:
                 break
         self._told = dict(reversed(self._told.items()))
 
@@ -91,17 +87,15 @@ class EventFeed:
         if self._latest > self._now() + AHEAD:  # from a clock that was ahead: reset, or new rows would be missed
             self._latest, self._at_latest = self._now() - AHEAD, set()
         rows: list[Record] = []
-        latest, at_latest, cursor = self._latest, self._at_latest, None
-        while True:
-            page = await storage.find(Query(order="newest", limit=PAGE, cursor=cursor))
+        latest, at_latest = self._latest, self._at_latest
+        async for page in pages(storage, Query(order="newest", limit=PAGE)):
             fresh = [
                 row
                 for row in page.records
                 if row.created_at > latest or (row.created_at == latest and row.job.id not in at_latest)
             ]
             rows += fresh
-            cursor = page.cursor
-            if cursor is None or len(fresh) < len(page.records) or len(rows) >= TRACKED:
+            if len(fresh) < len(page.records) or len(rows) >= TRACKED:
                 break
         self._note_newest(rows)
         new = [row for row in reversed(rows) if _ours(row) and row.job.id not in self._new_ones]

@@ -134,7 +134,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 class FailureGroups(Struct, frozen=True, kw_only=True):
     """The groups of the newest failed jobs, the largest first.
 
-    total       failed jobs in the storage, of this queue if one is given; capped: there are at least so many.
+    total       failed jobs in the storage, of this queue if one is given; capped: there are at least this many.
                 With a task it counts the jobs looked at
     scanned     failed jobs that the call looked at
     scanned_to  the earliest ending among them; None: it looked at all

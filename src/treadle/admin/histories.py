@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.job import has_result
 from treadle.core.model import ARGUMENTS_NOW, OURS, NewJob, Pairs, Record, State
-from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import upstreams
-from treadle.storage import whole
+from treadle.policy.parts import is_part
+from treadle.storage import Pages, whole
 from treadle.storage.contract import Storage
 from treadle.workflow import encoding_of
 
@@ -122,11 +122,9 @@ async def histories(
 ) -> AsyncIterator[History]:
     """The histories of the jobs that `app.jobs.list` finds with these filters and that have recorded steps, oldest
     first. `hide` removes from a row what may not be shown. Raises what `list` raises."""
-    cursor: str | None = None
-    while most is None or most > 0:
-        page = await core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)
-        # A cleanup continues the history of another job, and has only its own steps.
-        ids = [row.job.id for row in page.records if not row.function_done and not is_cleanup(row.job)]
+    async for page in Pages(lambda cursor: core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)):
+        # A cleanup or the try of a step continues the history of another job, and has only its own steps.
+        ids = [row.job.id for row in page.records if not row.function_done and not is_part(row.job)]
         async for row in _each(core.storage, ids):
             if row is None or row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
                 continue
@@ -134,9 +132,6 @@ async def histories(
             most = None if most is None else most - 1
             if most == 0:
                 return
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 async def _each(storage: Storage, ids: Sequence[str]) -> AsyncIterator[Record | None]:

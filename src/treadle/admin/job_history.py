@@ -14,7 +14,7 @@ from treadle.admin import stored_values
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, PUBLISHED, Record
 from treadle.core.query_model import Query
-from treadle.durable import PATCHED, Checkpoint, Failure, locks_of, read_entry
+from treadle.durable import Checkpoint, Failure, Kind, kind_of, locks_of, read_entry
 from treadle.policy import attempts, run_log
 from treadle.policy.run_log import LogLine
 from treadle.storage import whole
@@ -51,18 +51,19 @@ class JobAttempt(Struct, frozen=True, kw_only=True):
 class Step(Struct, frozen=True, kw_only=True):
     """A stored step of durable code.
 
-    kind   "step": a function that is run once. "sleep": until an instant. "signal": a wait that received its signal or
-           timed out. "child": another job, or several. "patch": a marker of `current().patched`. "lock": a lock; the
-           value is its number, if the job has it. "once": a key of `current().once`; the last ten are known
+    kind   "step": a function that is run once. "sleep": until an instant. "timeout": a time limit; the value is the
+           step or wait at which it took effect. "signal": a wait that received its signal or timed out. "child":
+           another job, or several. "patch": a marker of `current().patched`. "lock": a lock; the value is its number,
+           if the job has it. "once": a key of `current().once`; the last ten are known
     value  decoded as a result is, or its stored text if that cannot be decoded; of a step that failed, its error
-    until  end of the sleep, or of the once-lock; for a step that is tried again, when its next try is due
+    until  end of the sleep, the time limit, or the once-lock; for a step that is tried again, when its next try is due
     done   whether later runs go on behind it: false for a sleep that lasts, a wait that timed out, a released key, a
            step that is tried again, a lock that the job has or waits for
     failed  whether later runs raise the error of the step, or, if it is tried again, its last try has failed
     """
 
     name: str
-    kind: Literal["step", "sleep", "signal", "child", "patch", "lock", "once"]
+    kind: Kind | Literal["once"]
     value: Any = None
     until: float | None = None
     done: bool = True
@@ -159,25 +160,19 @@ def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
 
 
 def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Decode) -> Step:
+    kind, until = kind_of(name, entry), entry.until if isinstance(entry.until, float) else None
     if isinstance(entry.failure, Failure):
-        until = entry.until if isinstance(entry.until, float) else None
-        kind: Literal["step", "signal", "child"] = "child" if entry.child else "step"
         return Step(name=name, kind=kind, value=entry.failure.words, until=until, done=until is None, failed=True)
-    if entry.lock:
+    if kind == "lock":
         number = value(entry.result) if entry.result is not None else None
-        return Step(name=name, kind="lock", value=number, done=bool(entry.exit))
-    if entry.child and not entry.has_value:
-        return Step(name=name, kind="child", value=entry.child, done=False)
-    if isinstance(entry.until, float) and name.startswith("wait:"):
-        return Step(name=name, kind="signal", until=entry.until, done=False)
-    if isinstance(entry.until, float):
-        done = row.state.final or entry.until <= row.updated_at  # over when the row was last changed
-        return Step(name=name, kind="sleep", until=entry.until, done=done)
-    if name.startswith(PATCHED):
-        return Step(name=name, kind="patch")
-    kind = "child" if entry.child else "step"
-    if entry.gave_up or isinstance(entry.turn, int):
-        kind = "signal"
+        return Step(name=name, kind=kind, value=number, done=bool(entry.exit))
+    if kind == "child" and not entry.has_value:
+        return Step(name=name, kind=kind, value=entry.child, done=False)
+    if kind == "timeout" or until is not None:
+        # Over when the row was last changed. A time limit that begins anew has no end yet.
+        is_over = row.state.final or entry.over or (until is not None and until <= row.updated_at)
+        done, cut = kind != "signal" and is_over, entry.cut or None
+        return Step(name=name, kind=kind, value=cut, until=until, done=done, failed=cut is not None)
     own = entry.result is not None and isinstance(entry.value, UnsetType)
     result = entry.result
     stored = None if result is None else _decoded(result, decode) if own else value(result)

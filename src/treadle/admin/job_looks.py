@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
-from treadle.admin.again import Again
 from treadle.admin.audit import Receipt, without_entries
 from treadle.admin.estimate import Copying, Estimate, in_turn
 from treadle.admin.explain import MOST_AHEAD, Facts, explain, limits_within
@@ -29,8 +28,9 @@ from treadle.policy.cleanups import cleanup_id, with_published
 from treadle.policy.pauses import is_paused
 from treadle.policy.retry import read_policy
 from treadle.producer import Client
-from treadle.storage import check_stays, whole_row
+from treadle.storage import Pages, check_stays, whole_row
 from treadle.storage.contract import Storage
+from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
 
@@ -55,15 +55,17 @@ class JobLooks:
         self.names, self._moved, self._scope = names, moved, scope
         self._client, self._storage, self._tasks, self._now, self._most = client, storage, tasks, now, most
         self._acts = acts.Acts(client, storage, scope.queues, receipt=scope.receipt)
-        self._again = Again(self, self._acts, client, storage)
 
-    def within(self, queues: tuple[str, ...]) -> Self:
+    def within(self, queues: tuple[str, ...], receipt: Receipt | None = None) -> Self:
         """A view for a caller whose rights cover these queues only; (): all queues.
 
         Jobs of other queues are unknown by id, and no call changes them, even if they are children of visible jobs.
-        Lists must name a queue.
+        Lists must name a queue. receipt: an act on one job completes this entry of the audit log with the call that
+        changes the job.
         """
-        return self._with(replace(self._scope, queues=queues)) if queues else self
+        if not queues and receipt is None:
+            return self
+        return self._with(replace(self._scope, queues=queues or self.reach, receipt=receipt))
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -77,10 +79,6 @@ class JobLooks:
         `payloads=False` searches ignore all arguments and errors."""
         return self._with(replace(self._scope, hide=hide, payloads=payloads, shown=shown))
 
-    def recorded(self, receipt: Receipt | None) -> Self:
-        """A view whose acts on one job complete their entry of the audit log with the call that changes the job."""
-        return self if receipt is None else self._with(replace(self._scope, receipt=receipt))
-
     def _with(self, scope: JobScope) -> Self:
         return type(self)(
             self._client, self._storage, self._tasks, self._now, self.names, self._moved, self._most, scope
@@ -90,17 +88,20 @@ class JobLooks:
 
     async def get(self, job: HasId | str) -> Record:
         """The row of a job. Raises UnknownJob, or StorageMoved if the jobs have moved to another storage."""
-        [stored] = await self._client.get([id_of(job)])
-        row = await self._visible(id_of(job), stored)
+        return (await self._get_with(id_of(job), ()))[0]
+
+    async def _get_with(self, id: str, others: Sequence[str]) -> tuple[Record, Sequence[Record | None]]:
+        """The row of a job as `get` returns it, and these other rows, in one call."""
+        [stored, *rows] = await self._client.get([id, *others])
+        row = await self._visible(id, stored)
         await self._moved.looked("app.jobs.get")
-        return row
+        return row, rows
 
     async def _visible(self, id: str, stored: Record | None) -> Record:
-        row = self._scope.visible(stored)
-        if row is None:
+        if stored is None or not in_reach(self._scope.queues, stored.job.queue):
             await check_stays(await self._storage())
             raise UnknownJob(id)
-        return row
+        return stored
 
     async def whole(self, job: HasId | str) -> Record:
         """As `get`, with the large texts that are in a blob store; while it is away, without them. It has the values
@@ -185,14 +186,9 @@ class JobLooks:
 
     async def iterate(self, /, **filters: Filter) -> AsyncIterator[Record]:
         """Yield every row that matches, oldest first. Reads them page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.list(cursor=cursor, limit=500, order="oldest", **filters)
+        async for page in Pages(lambda cursor: self.list(cursor=cursor, limit=500, order="oldest", **filters)):
             for row in page.records:
                 yield row
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def history(
         self,

@@ -20,7 +20,7 @@ from treadle.core.ranges import OWN
 from treadle.core.similar_names import near
 from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
-from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import is_part
 from treadle.policy.retry import seconds
 from treadle.producer import Sent
 from treadle.serialization import call_codec
@@ -33,7 +33,7 @@ from treadle.workflow.signals import signal_name
 
 T = TypeVar("T")
 
-LOOK_EVERY: Final = 0.25  # s between two looks, for values that are published without a notification
+LOOK_EVERY: Final = 0.25  # s between two polls, for values that are published without a notification
 
 
 class JobMessages(JobLooks):
@@ -138,17 +138,19 @@ class JobMessages(JobLooks):
             if holder is None:
                 return id, job.new.queue
             id = holder
-        storage, row = await self._storage(), await self.get(id)
-        try:
-            await self._check_open(row, message.name)
-            waits = await self._awaited_names(row)
-            await self._client.mailboxes.send(Sent(storage, row, message, self.reach))
-            _warn(row, message.name, waits)
-        except Stale:
-            [answer] = await storage.get([ANSWER + message.tag])
-            if answer is None:
-                raise
-            check_answer(answer, id, row.job.queue, message.name)
+        storage, mailboxes = await self._storage(), self._client.mailboxes
+        with mailboxes.sending(id, message.name, self.reach) as next_rows:
+            row, rows = await self._get_with(id, next_rows.ids)
+            try:
+                await self._check_open(row, message.name)
+                waits = await self._awaited_names(row)
+                await mailboxes.send(Sent(storage, row, message, self.reach, next_rows.seen(row, rows)))
+                _warn(row, message.name, waits)
+            except Stale:
+                [answer] = await storage.get([ANSWER + message.tag])
+                if answer is None:
+                    raise
+                check_answer(answer, id, row.job.queue, message.name)
         return id, row.job.queue  # of the job that has the message, now or since an earlier call with its key
 
     async def _begun(self, spec: JobSpec[Any, Any], message: Message) -> str | None:
@@ -178,7 +180,7 @@ class JobMessages(JobLooks):
 
     async def _check_open(self, row: Record, name: str) -> None:
         """Raise Stale for a job that receives no value (any more)."""
-        if not row.job.task or row.job.queue == SYSTEM_QUEUE or row.job.task.startswith(OWN) or is_cleanup(row.job):
+        if not row.job.task or row.job.queue == SYSTEM_QUEUE or row.job.task.startswith(OWN) or is_part(row.job):
             raise Stale(row.job.id, f"{row.state}; it is a row of Treadle's own, which receives no {name!r}")
         if row.state.final or row.function_done:
             await check_stays(await self._storage())
@@ -234,7 +236,7 @@ async def _awaited(
         remaining = until - asyncio.get_running_loop().time()
         heard = asyncio.ensure_future(_hint(storage, ids, min(remaining, LOOK_EVERY)))
         try:
-            await asyncio.sleep(0)  # watch first, then read: a change in between is noticed
+            await asyncio.sleep(0)  # watch before the read, so that a change in between is noticed
             if (result := await look()) is not None or remaining <= 0:
                 return result
             await heard

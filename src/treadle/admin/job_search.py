@@ -29,7 +29,7 @@ from treadle.storage.row_rules import within
 
 STEP: Final = 500  # rows of one call: a few milliseconds, after which other work gets its turn
 LOOKED: Final = (
-    1_000  # rows that one call looks at: storages find the last of them first, also if a page is full before
+    1_000  # rows that one call looks at: storages find the last of them first, even if a page is full before
 )
 LARGE: Final = 65_536  # characters of a payload that is decoded; longer arguments are not searched
 VALUES: Final = 100  # commas and brackets in searched arguments, and one more for each 64 characters

@@ -11,6 +11,7 @@ from typing import Any
 
 from treadle.admin import acts
 from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN, Condition, matching, refuse
+from treadle.admin.again import Again
 from treadle.admin.audit import is_entry
 from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
 from treadle.admin.job_looks import Filter, Told
@@ -130,7 +131,7 @@ class Jobs(JobMessages):
         Raises UnknownJob; BadOption for a step that is not stored; Stale for a job that runs, that has not
         begun, or that waits for its children after its function has run; KeyHeld if another job now holds its key.
         """
-        await self._again.rerun(id_of(job), from_step)
+        await self._again().rerun(id_of(job), from_step)
 
     async def fork(
         self,
@@ -140,8 +141,8 @@ class Jobs(JobMessages):
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> Job[Any, Any]:
-        """Enqueue a new job with the task, the options and the arguments of this one, that continues from one of its
-        stored steps; None: from the start. The job itself does not change, whatever its state.
+        """Enqueue a new job that has the task, the options and the arguments of this one, and continues from the stored
+        step `from_step`; None: from the start. The job itself does not change, whatever its state.
 
         args    the arguments of the new job, with `kwargs`; None for both: those of the job
 
@@ -149,7 +150,10 @@ class Jobs(JobMessages):
         Stale for a row of Treadle's own, or for a job that has not begun.
         """
         encode = None if args is None and kwargs is None else partial(self._payload, args or (), kwargs or {})
-        return self.job_of(await self._again.fork(id_of(job), from_step, encode))
+        return self.job_of(await self._again().fork(id_of(job), from_step, encode))
+
+    def _again(self) -> Again:
+        return Again(self, self._acts, self._client, self._storage)
 
     def _payload(self, args: Sequence[object], kwargs: Mapping[str, object], row: Record) -> str:
         task = self._tasks.get(row.job.task)
@@ -187,8 +191,8 @@ class Jobs(JobMessages):
                 done += await act(rows)
         else:
             # Not through the client, whose calls share requests: its task takes two turns of the loop.
-            [stored] = await (await self._storage()).get([id_of(job)])
-            row = await self._visible(id_of(job), stored)
+            [stored] = await (await self._storage()).get([id := id_of(job)])
+            row = await self._visible(id, stored)
             done = 0 if is_entry(row) else await act([row])
         if not done:
             await check_stays(await self._storage())

@@ -186,7 +186,7 @@ def dropped(uses: Iterable[LimitUse], rule: Limit, given: Collection[str] = ()) 
     it: a rule is replaced whole. None if there are none.
 
     uses   the limits before the change
-    given  names of parts that the caller chose, also if they are the default
+    given  names of parts that the caller chose, even if they are the default
     """
     rules = {use.key: use.unpaused for use in uses}
     before = rule_for(rules, rule.name)

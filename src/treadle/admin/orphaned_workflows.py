@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from treadle.core.events import Emitter, Event
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.core.query_model import Query
+from treadle.storage import pages
 from treadle.storage.contract import Storage
 
 GRACE: Final = 0.1  # s after the end during which a process may still begin to wait
@@ -57,22 +60,6 @@ class OrphanedWorkflows:
         if event.record is None or not await self._note(event.record):
             return
         states: Counter[str] = Counter()
-        storage, cursor = await self._storage(), None
-        while True:
-            page = await storage.find(Query(root=event.id, limit=500, cursor=cursor))
+        async for page in pages(await self._storage(), Query(root=event.id, limit=500)):
             states.update(str(row.state) for row in page.records if row.job.task)
-            cursor = page.cursor
-            if cursor is None:
-                break
-        self._emitter.emit(
-            Event(
-                name="workflow.orphaned",
-                id=event.id,
-                task=event.task,
-                queue=event.queue,
-                worker=event.worker,
-                error=event.error,
-                record=event.record,
-                states=dict(states),
-            )
-        )
+        self._emitter.emit(replace(event, name="workflow.orphaned", attempt=0, states=dict(states)))

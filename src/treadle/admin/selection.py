@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from treadle.admin.job_search import Search
 from treadle.core.clock import moment
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
+from treadle.storage import Pages
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within as in_reach
 
@@ -31,7 +33,7 @@ LATER: Final = "it was created later"
 class Preview(Struct, frozen=True, kw_only=True):
     """The jobs that a selection contains now.
 
-    matches  their number; capped: there are at least so many
+    matches  their number; capped: there are at least this many
     samples  the first five
     unknown  ids that are not known
     """
@@ -80,14 +82,9 @@ class Selection(Struct, frozen=True, kw_only=True):
                 yield known, len(part), {reason: count for reason, count in reasons.items() if count}
             return
         for query in self._queries():
-            cursor: str | None = None
-            while True:
-                page = await self._page(storage, replace(query, cursor=cursor))
+            async for page in Pages(partial(self._page, storage, query)):
                 examined = len(page.records) if page.scanned is None or self.queues else page.scanned
                 yield [row for row in page.records if self._may(row) and self._in_group(row)], examined, {}
-                cursor = page.cursor
-                if cursor is None:
-                    break
 
     async def preview(self, storage: Storage) -> Preview:
         """Count the jobs, up to 10,000 matches, looking at as many rows as a bounded query does."""
@@ -119,8 +116,9 @@ class Selection(Struct, frozen=True, kw_only=True):
         else:
             yield from (replace(query, queue=queue) for queue in self.queues)
 
-    async def _page(self, storage: Storage, query: Query) -> Any:
+    async def _page(self, storage: Storage, query: Query, cursor: str | None) -> Any:
         search: Search | None = self.search
+        query = replace(query, cursor=cursor)
         return await (storage.find(query) if search is None else job_search.find(storage, query, search))
 
     def _may(self, row: Record) -> bool:

@@ -21,7 +21,7 @@ from treadle.core.errors import BadOption, UnknownJob
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
-from treadle.storage import cursor_of
+from treadle.storage import cursor_of, pages
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.when import HasId
@@ -153,7 +153,7 @@ class Workflows:
     ) -> Graph:
         """The workflow of this job as a drawing from left to right, with at most 500 nodes.
 
-        fold  siblings of the same task and state become one node if there are more than so many (1 or more)
+        fold  siblings of the same task and state become one node if there are more than this many (1 or more)
         open  the ids of folded nodes to show job by job
         hide  removes from a row what may not be shown, such as secrets
 
@@ -172,16 +172,16 @@ class Workflows:
         [row] = await storage.get([id])
         if row is None or not in_reach(self._reach, row.job.queue):
             raise UnknownJob(id)
-        root, cursor = row.job.root or row.id, None
         rows: builtins.list[Record] = []
-        while True:
-            page = await storage.find(Query(root=root, order="oldest", limit=STEP, cursor=cursor))
+        has_more = False
+        async for page in pages(storage, Query(root=row.job.root or row.id, order="oldest", limit=STEP)):
             rows += [row for row in page.records if in_reach(self._reach, row.job.queue)]
-            cursor = page.cursor
-            if cursor is None or len(rows) >= DRAWN:
-                await self._moved.looked("app.workflows.graph")
-                return rows[:DRAWN], cursor is not None or len(rows) > DRAWN
+            has_more = page.cursor is not None or len(rows) > DRAWN
+            if len(rows) >= DRAWN:
+                break
             await asyncio.sleep(0)
+        await self._moved.looked("app.workflows.graph")
+        return rows[:DRAWN], has_more
 
 
 def is_root(row: Record) -> bool:

@@ -26,7 +26,7 @@ from treadle.app.sync_views import (
 from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.real_threads import new_event_loop, start, until
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
-from treadle.core.job import Job, JobSpec
+from treadle.core.job import Continuation, Job, JobSpec
 from treadle.resources import Overrides
 from treadle.storage import at_once, is_async
 from treadle.tasks.options import Seconds
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from treadle.testing.sync_app import SyncTesting
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 TRIES: Final = 500  # repetitions of a call whose event loop ends: over 10 s
 AGAIN: Final = 0.02  # s between two repetitions
@@ -75,13 +76,13 @@ class Portal:
 
     @overload
     def enqueue(  # type: ignore[overload-overlap]  # one spec is the special case of many
-        self, spec: JobSpec[T], /, **options: Unpack[EnqueueOptions]
-    ) -> Job[T, T]: ...
+        self, spec: Continuation[T, W], /, **options: Unpack[EnqueueOptions]
+    ) -> Job[T, W]: ...
     @overload
-    def enqueue(self, specs: Iterable[JobSpec[T]], /, **options: Unpack[EnqueueOptions]) -> list[Job[T, T]]: ...
+    def enqueue(self, specs: Iterable[Continuation[T, W]], /, **options: Unpack[EnqueueOptions]) -> list[Job[T, W]]: ...
     @overload
     def enqueue(
-        self, *specs: JobSpec[Any] | Iterable[JobSpec[Any]], **options: Unpack[EnqueueOptions]
+        self, *specs: Continuation[Any, Any] | Iterable[Continuation[Any, Any]], **options: Unpack[EnqueueOptions]
     ) -> list[Job[Any, Any]]: ...
     def enqueue(
         self,
@@ -102,10 +103,12 @@ class Portal:
     def _send(self, specs: Sequence[JobSpec[Any, Any]], within: Any = None) -> list[Job[Any, Any]]:
         """Store specs, all or none: on the connection of the caller if there is one."""
         core = self._core
-        if within is None:
+        if within is not None:
+            _check_sync(within)
+        write = core.joined() if within is None else core.bound(within).enqueue
+        if write is None:
             return self._again(lambda: _sent(core, specs))
-        _check_sync(within)
-        return at_once(core.client.send_bound(specs, core.bound(within)))
+        return at_once(core.client.send_bound(specs, write))
 
     def testing(
         self,

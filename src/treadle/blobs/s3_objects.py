@@ -14,7 +14,7 @@ from treadle.blobs.objects import ObjectEntry, digest_of
 from treadle.core.errors import StorageUnavailable
 
 LONGEST: Final = 60.0  # s for one text with all its tries: 16 MiB at 2.2 Mbit/s
-AT_ONCE: Final = 8  # deletions at once: one after the other, 10,000 objects take ten minutes
+AT_ONCE: Final = 8  # concurrent deletions: one after the other, 10,000 objects take ten minutes
 
 
 class BucketObjects:

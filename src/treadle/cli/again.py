@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treadle.cli.enqueue import value_of
-from treadle.cli.ids import hinting, stored_ids
+from treadle.cli.filters import hinting, stored_ids
 from treadle.cli.output import data
 from treadle.cli.target import Target, audited, pairs, targeted
 
@@ -36,7 +36,7 @@ def rerun(target: Target, id: str, from_step: str | None) -> None:
         [stored] = await stored_ids(app, [id])
         await hinting(app, id, app.jobs.get(stored))
         async with audited(app, "job.rerun", stored, f"from_step={from_step}") as receipt:
-            await app.jobs.recorded(receipt).rerun(stored, from_step=from_step)
+            await app.jobs.within((), receipt).rerun(stored, from_step=from_step)
         data(f"{stored} runs again")
 
     target.run(act)

@@ -9,9 +9,10 @@ import difflib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -207,3 +208,37 @@ def _apps_in(module: ModuleType) -> str:
     if not names:
         return "it defines no treadle.App"
     return "try " + " or ".join(f"{module.__name__}:{name}" for name in names)
+
+
+# --- an app that no command names
+#
+# The app of a command that names none: its storage URL, and how texts are stored, from the environment.
+
+
+OFFLOAD: Final = "TREADLE_OFFLOAD"
+KEYS: Final = "TREADLE_KEYS"
+
+
+def app_at(url: str | None) -> App:
+    """An app without tasks on this storage; None: on the default one. Raises BadOption and BadUrl."""
+    from treadle.app import App
+
+    return App(url, **payload_options())
+
+
+def payload_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The arguments `blobs`, `offload`, `keys` and `redact` of an App that the environment gives. Raises BadOption."""
+    options: dict[str, Any] = {}
+    if blobs := environment.get("TREADLE_BLOBS", "").strip():
+        options["blobs"] = blobs
+    if offload := environment.get(OFFLOAD, "").strip():
+        if not (offload.isascii() and offload.isdigit()):
+            raise BadOption(OFFLOAD, f"expected a number of bytes, found {offload[:40]!r}")
+        options["offload"] = int(offload[:20])
+    if environment.get(KEYS, "").strip():
+        from treadle.serialization import Keys
+
+        options["keys"] = Keys.from_environment(KEYS)
+    if names := [name for name in re.split(r"[\s,]+", environment.get("TREADLE_REDACT", "")) if name]:
+        options["redact"] = names
+    return options

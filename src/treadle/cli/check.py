@@ -10,8 +10,7 @@ import click
 from treadle.admin.code_check import Finding, Options, Patch, Report, check_code
 from treadle.app import App
 from treadle.cli.app_loader import find_app
-from treadle.cli.app_options import required_app
-from treadle.cli.options import number
+from treadle.cli.options import number, required_app
 from treadle.cli.output import FAILED, OK, USAGE, Stop, as_json, data, document, note, paint, place, plural
 from treadle.cli.progress import Bar
 from treadle.cli.target import note_move

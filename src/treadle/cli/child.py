@@ -23,19 +23,19 @@ import msgspec
 
 from treadle.app import App
 from treadle.cli import event_loop
-from treadle.cli.app_loader import find_any, find_app, serve_main_names
-from treadle.cli.greeting import greet
+from treadle.cli.app_loader import app_at, find_any, find_app, serve_main_names
 from treadle.cli.output import USAGE, Stop, note, place, plural
-from treadle.cli.payload_environment import app_at
 from treadle.cli.protocols import protocol
 from treadle.cli.reload.reports import reported
 from treadle.cli.root import guarded
+from treadle.cli.supervise import greet
 from treadle.core import file_urls
 from treadle.core.errors import StorageError
 from treadle.storage import file_system, kind_of
 from treadle.worker import Worker, logs
 from treadle.worker.fleet import Hello, Orders
 from treadle.worker.probes import Probes
+from treadle.workflow.plan import FLOW
 
 if TYPE_CHECKING:
     from treadle.worker.fleet import SupervisorLink
@@ -179,14 +179,14 @@ def _notes_on_files(app: App) -> Iterator[str]:
 
 
 async def _note_strangers(app: App, worker: Worker) -> None:
-    """Print how many jobs of the worker's queues wait for a task that the app does not have."""
+    """Print how many jobs of the worker's queues wait for a task that the app does not have. Any worker ends flows."""
     try:
         stats = await app.queues.stats()
     except StorageError:
         return  # the worker logs that the storage is unreachable
     queues, strangers = worker._core.queues(), Counter[str]()
     for count in stats.counts:
-        if count.queue in queues and not count.state.final and count.task and count.task not in app.tasks:
+        if count.queue in queues and not count.state.final and count.task not in ("", FLOW, *app.tasks):
             strangers[count.task] += count.jobs
     for task, jobs in strangers.items():
         wait = "waits" if jobs == 1 else "wait"
@@ -195,7 +195,7 @@ async def _note_strangers(app: App, worker: Worker) -> None:
 
 
 def _line(channel: socket.socket) -> bytes:
-    """Read one line and nothing behind it: requests may follow."""
+    """Read one line and nothing after it: requests may follow."""
     line = bytearray()
     while not line.endswith(b"\n"):
         piece = channel.recv(65_536, socket.MSG_PEEK)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from treadle.cli.app_options import optional_app
-from treadle.cli.options import storage_url
+from treadle.cli.options import optional_app, storage_url
 from treadle.cli.output import note
 from treadle.cli.protocols import ServerWorkers
 from treadle.cli.server import run_server

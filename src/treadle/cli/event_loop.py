@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from treadle.cli.output import USAGE, Stop
@@ -36,3 +37,21 @@ def run(work: Coroutine[Any, Any, T], name: str = "auto") -> T:
 
 def _is_there() -> bool:
     return sys.platform != "win32" and importlib.util.find_spec("uvloop") is not None
+
+
+@asynccontextmanager
+async def until(event: asyncio.Event) -> AsyncIterator[None]:
+    """Cancels the block when the event is set, for example by a signal."""
+    loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
+    try:
+        async with limit:
+            waiting = asyncio.create_task(event.wait())
+            waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(loop.time()))
+            try:
+                yield
+            finally:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+    except TimeoutError:
+        if not limit.expired():
+            raise

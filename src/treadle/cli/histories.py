@@ -12,9 +12,8 @@ import click
 
 from treadle.admin.histories import histories, line
 from treadle.cli.app_loader import find_app
-from treadle.cli.app_options import required_app
 from treadle.cli.filters import UNFINISHED, Filters, filtered
-from treadle.cli.options import number
+from treadle.cli.options import number, required_app
 from treadle.cli.output import FAILED, OK, complain, data, note, plural
 from treadle.cli.target import Target, targeted
 

@@ -19,9 +19,10 @@ from treadle.core.errors import UNREADABLE, error_line, readable
 from treadle.core.model import OURS, PUBLISHED, Record, State, progress_of
 from treadle.core.ranges import OWN
 from treadle.core.redaction import HIDDEN, without_secrets
-from treadle.durable import Failure, is_limit, read_entry
+from treadle.durable import Failure, kind_of, read_entry
 from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import step_of
 from treadle.policy.pauses import due_at, paused_at
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import SIGNAL, signal_name
@@ -86,7 +87,7 @@ def _became(name: str, text: str) -> str:
     except UNREADABLE:
         return text
     failure = entry.failure.words if isinstance(entry.failure, Failure) else ""
-    if entry.is_tried and isinstance(entry.until, float):
+    if entry.is_tried and not entry.child and isinstance(entry.until, float):
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
     if entry.lock and not entry.exit and not failure:
         return "has the lock" if entry.has_value else "waits for the lock"
@@ -95,7 +96,7 @@ def _became(name: str, text: str) -> str:
     if entry.cut:
         return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        verb = "waits" if name.startswith("wait:") else "lasts" if is_limit(name) else "sleeps"
+        verb = {"signal": "waits", "timeout": "lasts"}.get(kind_of(name, entry), "sleeps")
         return f"{verb} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"
@@ -107,7 +108,9 @@ def _name(row: Record) -> str:
     if (lock := lock_of(row.job)) is not None:
         return f"(lock {lock.lock})"
     if row.job.task:
-        return f"{row.job.task} (cleanup)" if is_cleanup(row.job) else row.job.task
+        step = step_of(row.job)
+        part = "cleanup" if is_cleanup(row.job) else f"step {step}" if step else ""
+        return f"{row.job.task} ({part})" if part else row.job.task
     signal = signal_name(row)
     return "(promise)" if signal is None else f"(signal {signal})"
 

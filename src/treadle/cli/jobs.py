@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from treadle.admin import query_of, text_of, words_of
 from treadle.cli import job_view
 from treadle.cli.estimates import repeated, show_estimate
-from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered
+from treadle.cli.filters import FINAL, UNFINISHED, Filters, filtered, hinting, stored_ids
 from treadle.cli.group import Group, Lazy
-from treadle.cli.ids import hinting, stored_ids
 from treadle.cli.listing import again, clear, every, listed, next_page, paged
 from treadle.cli.output import FAILED, Stop, as_json, complain, data, document, facts, note, plural, table
 from treadle.cli.progress import Bar
@@ -252,12 +251,7 @@ async def _count(app: App, filters: Filters) -> int:
     """The number of jobs that match. A search has to read them."""
     if "search" not in filters:
         return (await app.jobs.list(limit=0, count=True, **filters)).total or 0
-    matching, cursor = 0, None
-    while True:
-        page = await app.jobs.list(cursor=cursor, limit=500, order="oldest", **filters)
-        matching, cursor = matching + len(page.records), page.cursor
-        if cursor is None:
-            return matching
+    return len([row.id async for row in app.jobs.iterate(**filters)])
 
 
 async def _each(app: App, verb: str, done: str, act: Act, ids: list[str]) -> tuple[int, int]:

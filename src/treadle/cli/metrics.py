@@ -6,17 +6,30 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from treadle.cli.output import USAGE, Stop, data, note
 from treadle.cli.target import Target, targeted
+from treadle.core.clock import monotonic
 from treadle.core.errors import BadOption, StorageError
-from treadle.server.prometheus import Names, Scrape, StoredReader, check_installed, read_stored, stored_samples, written
+from treadle.metrics import Numbers
+from treadle.server.prometheus import (
+    Fleet,
+    Names,
+    Scrape,
+    StoredReader,
+    check_installed,
+    read_stored,
+    stored_samples,
+    worker_samples,
+    written,
+)
 from treadle.worker import Signals
+from treadle.worker.fleet import FleetCounts
 from treadle.worker.logs import simple
-from treadle.worker.probes import Address, PageListener, PageRequest, Reply
+from treadle.worker.probes import Address, PageListener, PageRequest, Reply, text_reply
 
 if TYPE_CHECKING:
     from treadle.app import App
@@ -116,3 +129,32 @@ def _page(app: App) -> Callable[[PageRequest], Awaitable[Reply]]:
         return Reply(200, text.content_type, text.body)
 
     return page
+
+
+# --- the page of a supervisor
+#
+# The page /metrics of a supervisor: what all its worker processes have counted, for Prometheus.
+
+
+FRESH: Final = 1.0  # s that numbers are reused: a scraper in a loop must not keep the workers busy
+
+
+class MetricsPage:
+    """Answers scrapers, also several at once, with one request to each process."""
+
+    def __init__(self, counts: FleetCounts) -> None:
+        self._counts, self._names = counts, Names()
+        self._once = asyncio.Lock()
+        self._numbers, self._at = Numbers(), float("-inf")
+
+    async def __call__(self, request: PageRequest) -> Reply:
+        try:
+            check_installed()
+        except ImportError as error:
+            return text_reply(501, str(error))
+        async with self._once:
+            if monotonic() - self._at >= FRESH:
+                self._numbers, self._at = await self._counts.numbers(), monotonic()
+        samples = worker_samples(self._numbers, self._names, Fleet(*self._counts.size()))
+        text = written(samples, request.headers.get("accept", ""))
+        return Reply(200, text.content_type, text.body)

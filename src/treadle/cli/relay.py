@@ -12,10 +12,9 @@ import click
 
 from treadle.cli import event_loop
 from treadle.cli.app_loader import find_app
-from treadle.cli.app_options import app_option, required_app
 from treadle.cli.group import HELP, Group
 from treadle.cli.listing import listed
-from treadle.cli.options import logging, number, probed, probes_of
+from treadle.cli.options import app_option, logging, number, probed, probes_of, required_app
 from treadle.cli.output import USAGE, Stop, as_json, data, lasts, note, plural
 from treadle.core.errors import PASSING, StorageError
 from treadle.outbox import Outbox, OutboxRow, OutboxStats
@@ -76,18 +75,18 @@ async def _everything(app: App) -> int:
 
 async def _relaying(app: App, probes: Probes) -> None:
     relaying, stop_asked = Relaying(app), asyncio.Event()
-    with Signals(asyncio.get_running_loop(), stop_asked.set):
-        async with HealthReporter(probes, lambda: relaying.verdict) as reporter:
+    reporter = HealthReporter(probes, lambda: relaying.verdict)
+
+    def stop() -> None:
+        reporter.stopping(STOPPING)
+        stop_asked.set()
+
+    with Signals(asyncio.get_running_loop(), stop):
+        async with reporter:
             if reporter.address is not None:
                 note(f"treadle: probes at {reporter.address.url}/livez and /readyz")
-            work, stop = asyncio.create_task(relaying.run()), asyncio.create_task(stop_asked.wait())
-            await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
-            reporter.stopping(STOPPING)
-            stop.cancel()
-            work.cancel()
-            await asyncio.wait([work])
-            if not work.cancelled():
-                work.result()
+            async with event_loop.until(stop_asked):
+                await relaying.run()
 
 
 def _outbox_of(app: App) -> Outbox:

@@ -30,7 +30,6 @@ COMMANDS: Lazy = {
     "init": ("treadle.cli.init", "Make a project that runs: an app, tasks, tests, a README."),
     "token": ("treadle.cli.tokens", "Make a token for the server, or list the tokens."),
     "storage": ("treadle.cli.storage", "Migrate, move, check and audit a storage, and relay to it."),
-    "demo": ("treadle.cli.demo.command", "Run a demo: no job is lost when its worker is killed."),
     **contrib.COMMANDS,
 }
 SECTIONS = {

@@ -3,30 +3,116 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from treadle.cli import event_loop
-from treadle.cli.options import probes_of
+from treadle.cli.options import added, duration, filing, number, probes_of, several
 from treadle.cli.output import USAGE, Stop, note, place
 from treadle.cli.protocols import ServerWorkers, Stopping, all_protocols, protocol, server_options
 from treadle.cli.reload.options import reloading
-from treadle.cli.serving_options import serving
 from treadle.cli.target import Target, move_of, targeted
 from treadle.contrib import PROTOCOLS
 from treadle.core import defaults
-from treadle.core.host_names import is_loopback
+from treadle.core.host_names import address_of, is_loopback
 from treadle.worker.logs import simple
 from treadle.worker.probes import HealthReporter, Verdict
 
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.server import ProtocolRoutes, Serving, Settings
+
+
+# --- options
+#
+# Options of the commands that serve HTTP.
+
+
+serving = added(
+    click.option(
+        "--host",
+        envvar="TREADLE_HOST",
+        help="Address to listen on. [default: 127.0.0.1; with --protocol and --tokens: 0.0.0.0]",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        envvar="TREADLE_PORT",
+        help="Port to listen on; 0 picks a free one. [default: 7373; queuey: from 1717; delayed: 8080]",
+    ),
+    click.option(
+        "--tokens",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="TREADLE_TOKENS",
+        metavar="FILE",
+        help="File of tokens, written by `treadle token`.",
+    ),
+    click.option(
+        "--open",
+        "open_",
+        is_flag=True,
+        help="Allow other machines to connect without tokens. With --protocol and without --api, --host alone "
+        "allows it: clients of the systems that these protocols replace send no tokens.",
+    ),
+    several(
+        "--allow-host",
+        "hosts",
+        metavar="NAME",
+        envvar="TREADLE_ALLOW_HOST",
+        help="Host name that requests may use; .example.org allows every name below it. May be repeated.",
+    ),
+    several("--origin", "origins", help="Origin whose web pages may call the server; may be repeated."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        help="Requests per second for each token. [default: no limit]",
+    ),
+    number("--requests", help="Concurrent requests for each token. [default: 512]"),
+    number("--connections", help="Concurrent connections. [default: three quarters of ulimit -n, at most 10000]"),
+    click.option("--max-body", type=click.IntRange(1_000), help="Bytes of the largest request. [default: 33554432]"),
+    duration("--timeout", help="Seconds that one response may take. [default: 30]"),
+    click.option("--dashboard", is_flag=True, help="Serve the dashboard at /dashboard/, and the API that it needs."),
+    several(
+        "--proxy",
+        "proxies",
+        metavar="ADDRESS",
+        envvar="TREADLE_PROXY",
+        help="Address or network of a proxy whose X-Forwarded-For, -Proto and -Prefix headers are believed; may be "
+        "repeated.",
+    ),
+    several(
+        "--redact",
+        metavar="NAME",
+        envvar="TREADLE_REDACT",
+        help="Key whose values answers hide, besides passwords, tokens and the like; may be repeated.",
+    ),
+    several(
+        "--reveal",
+        metavar="NAME",
+        envvar="TREADLE_REVEAL",
+        help="Key whose values answers show although it looks like a secret, such as max_tokens; may be repeated.",
+    ),
+    click.option(
+        "--pass-texts",
+        is_flag=True,
+        help="Store arguments that are encrypted or in a blob store also if the app of this server cannot read "
+        "them: its workers have the keys or the blob store.",
+    ),
+    click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="TLS certificate file."),
+    click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="TLS key file."),
+    click.option("--no-docs", is_flag=True, help="Do not serve /docs and /v1/openapi.json."),
+    click.option("--quiet", is_flag=True, help="Do not log each request."),
+    filing,
+)
+
+
+# --- the command
+
 
 MAINTENANCE_SLOTS: Final = 4  # slots of the worker that runs Treadle's own jobs, which are short
 
@@ -124,7 +210,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     if tokens is not None and not tokens():
         raise Stop(USAGE, f"{options['tokens']} contains no tokens; make one: `treadle token NAME`")
     hosts = tuple(host.lower() for host in options["hosts"])
-    if not _is_address(options["host"]):
+    if address_of(options["host"]) is None:
         hosts += (options["host"].lower(),)  # accept requests for the name that it listens on
     limits |= {name: options[name] for name in ("link", "app") if options.get(name) is not None}
     return Settings(
@@ -182,28 +268,13 @@ async def _serve(app: App, settings: Settings, options: dict[str, Any], make_wor
                 # It takes $NOTIFY_SOCKET out of the environment before worker processes inherit it.
                 reporter = HealthReporter(probes_of(None, options.get("health_file")), lambda: company.verdict)
                 async with reporter, AsyncExitStack() as beside_it:
-                    with suppress(TimeoutError):  # a signal, while workers wait for the storage
-                        async with _until(stopping.asked):
-                            await beside_it.enter_async_context(company)
+                    async with event_loop.until(stopping.asked):  # also while workers wait for the storage
+                        await beside_it.enter_async_context(company)
                     await stopping.asked.wait()
                     note("treadle: stopping")
                     reporter.stopping(GRACE + defaults.LEASE + (options.get("grace") or defaults.GRACE))
     note("treadle: stopped")
     return company.code
-
-
-@asynccontextmanager
-async def _until(event: asyncio.Event) -> AsyncIterator[None]:
-    """Cancels the block when the event is set. Raises TimeoutError then."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as limit:
-        waiting = asyncio.create_task(event.wait())
-        waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(loop.time()))
-        try:
-            yield
-        finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
 
 
 def _who(settings: Settings, serving: Serving) -> str:
@@ -215,14 +286,6 @@ def _who(settings: Settings, serving: Serving) -> str:
     if is_loopback(serving.host):
         return "no tokens: every program on this machine has access"
     return f"no tokens: every program that can reach {serving.host} port {serving.port} has access"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _log(quiet: bool) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from treadle.cli.app_options import optional_app
+from treadle.cli.options import optional_app
 from treadle.cli.output import FAILED, OK, note
 from treadle.cli.target import Target, move_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from treadle.cli.app_options import app_option
+from treadle.cli.options import app_option
 from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, typed
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
@@ -49,7 +49,7 @@ class Target:
 
                 self._app = find_app(self._named)
             else:
-                from treadle.cli.payload_environment import app_at
+                from treadle.cli.app_loader import app_at
                 from treadle.core.config import storage_url
 
                 self._app = app_at(storage_url(self._url, None))

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from treadle.cli.app_loader import find_any
-from treadle.cli.app_options import optional_app
-from treadle.cli.options import duration, number, placed, recording
+from treadle.cli.options import duration, number, optional_app, placed, recording
 from treadle.cli.options import roles as listed_roles
 from treadle.cli.output import FAILED, USAGE, Stop, note, plural
 from treadle.cli.protocols import ServerWorkers, Stopping, protocol, worker_options

@@ -9,24 +9,26 @@ from typing import Any, Final
 
 import click
 
-from treadle.cli.app_options import optional_app
 from treadle.cli.event_loop import LOOPS, check
 from treadle.cli.options import (
     ROLES,
     duration,
     logging,
     number,
+    optional_app,
     placed,
     probed,
     probes_of,
     recording,
+    recycled,
+    recycling_of,
+    refuse_with,
     several,
     storage_url,
 )
 from treadle.cli.output import USAGE, Stop
 from treadle.cli.protocols import protocol as protocol_named
 from treadle.cli.protocols import worker_options
-from treadle.cli.recycling_options import recycled, recycling_of, refuse_with
 from treadle.cli.reload.options import GRACE, watching
 from treadle.cli.reload.options import check as check_reload
 from treadle.cli.reload.options import supervise as run_reloading

@@ -8,8 +8,7 @@ import click
 import msgspec
 
 from treadle.admin import Graph, WorkflowPage, lines_of, mermaid_of
-from treadle.cli.filters import states
-from treadle.cli.ids import stored_ids
+from treadle.cli.filters import states, stored_ids
 from treadle.cli.listing import listed, next_page, paged, picked
 from treadle.cli.options import number
 from treadle.cli.output import age, as_json, data, document, iso, note, plural, table

@@ -52,7 +52,7 @@ class LoopCall(Generic[T]):
         self._begun = self._cancelled = False
         self._over = False  # whether the answer has arrived
         self._since = clock.monotonic()
-        self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last look
+        self._stopped: float | None = None  # when the loop was first found not running; None: it ran at the last check
         try:
             loop.call_soon_threadsafe(self._begin)  # it runs in a copy of the caller's context
         except RuntimeError:  # it is closed

@@ -39,23 +39,23 @@ def leave(db: sqlite3.Connection, path: str) -> None:
     forks.leave(db)
     path = unquote(urlsplit(path).path) if path.startswith("file:") else path
     with suppress(sqlite3.Error):  # it was closed before the fork
-        is_written, place = db.in_transaction, _place(path)
+        is_written, place = db.in_transaction, place_of(path)
         if place is not None:
             before = _inherited.get(place)
             is_written = is_written or (before is not None and before.is_written)
-            _inherited[place] = Inherited(_place(f"{path}-shm"), is_written)
+            _inherited[place] = Inherited(place_of(f"{path}-shm"), is_written)
 
 
 def take_locks(path: str) -> None:
     """Call this before SQLite opens the file. Raises StorageError if the child cannot use it."""
-    place = _place(path) if _inherited else None
+    place = place_of(path) if _inherited else None
     if place is None or place not in _inherited or _locked.get(place) == os.getpid():
         return
     file = _inherited[place]
     if file.is_written:
         raise StorageError(f"{path}: this process was forked in the middle of a transaction; {CURE}")
     _lock(path, *SHARED)  # from here on no process deletes the log
-    if file.log_index is None or _place(f"{path}-shm") != file.log_index:
+    if file.log_index is None or place_of(f"{path}-shm") != file.log_index:
         raise StorageError(
             f"{path}: the parent of this process had it open at the fork, and has closed it since; {CURE}"
         )
@@ -70,7 +70,8 @@ def _lock(path: str, start: int, count: int) -> None:
     fcntl.lockf(os.open(path, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH, count, start)
 
 
-def _place(path: str) -> Place | None:
+def place_of(path: str) -> Place | None:
+    """Device and inode of the file that a path names. None: there is no file."""
     try:
         stat = os.stat(path)
     except OSError:

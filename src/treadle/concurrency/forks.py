@@ -26,7 +26,7 @@ class Forked(Protocol):
     """An object with descriptors, locks or event loops that belong to one process."""
 
     def forked(self) -> None:
-        """Close this process's copies, and begin anew. Runs in the child before any other code."""
+        """Close this process's copies, and start over. Runs in the child before any other code."""
         ...
 
 

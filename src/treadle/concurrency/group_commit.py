@@ -116,7 +116,7 @@ class GroupCommit(Generic[R]):
                 self._go_on([request for request in waiting if not request.answer.done()])
 
     def _go_on(self, requests: list[R]) -> None:
-        """The task was cancelled, and its group got an error. Continue with requests behind it that have a caller."""
+        """The task was cancelled, and its group got an error. Continue with later requests that have a caller."""
         if requests and not requests[0].answer.get_loop().is_closed():
             self._waiting.extend(requests)
             self._task = started(self._work(self._waiting), loop=requests[0].answer.get_loop())

@@ -1,4 +1,4 @@
-"""Threads of the operating system, also where gevent or eventlet has replaced `threading` by greenlets.
+"""Threads of the operating system, even where gevent or eventlet has replaced `threading` by greenlets.
 
 A greenlet would share the thread of its caller, and so the running event loop. Locks of these libraries cannot be
 waited for across threads, so a greenlet that waits for a thread looks again and again.

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 Answer = tuple[Any, BaseException | None]
 
 SHORT: Final = 0.000_05  # s of sleep in which a thread that waits for the GIL gets it
-STARTING: Final = 0.05  # s to wait at most for such threads, and at least so many times SHORT:
+STARTING: Final = 0.05  # s to wait at most for such threads, and at least this many times SHORT:
 TRIES: Final = 20
 
 starting: Final = set[object]()

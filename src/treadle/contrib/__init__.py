@@ -10,6 +10,7 @@ from typing import Final
 
 # By the name of each command: its module, or `module:attribute`, and its summary.
 COMMANDS: Final = {
+    "demo": ("treadle.contrib.demo.command", "Run a demo: no job is lost when its worker is killed."),
     "top": ("treadle.contrib.top.command", "Show queues and workers in the terminal, continuously."),
     "delayed": ("treadle.contrib.delayed.submit", "Post delayed jobs to a server and see how late they are."),
     "wasi": ("treadle.contrib.wasi.command", "Send sandboxed modules to a queue, or run those of one."),

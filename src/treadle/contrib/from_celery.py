@@ -29,7 +29,7 @@ def celery(package: Path, write_: bool, report: Path | None, json_: bool, force:
     A task moves with all of its uses or stays with all of them; the report names every line that stays, with the
     reason and the section of the guide. The rewritten program runs: what stays, runs on Celery.
 
-    Exit codes: 0 done, also if lines are left; 1 no task could be moved, or a file could not be read; 2 usage error.
+    Exit codes: 0 done, even if lines are left; 1 no task could be moved, or a file could not be read; 2 usage error.
     """
     if importlib.util.find_spec("libcst") is None:
         raise Stop(USAGE, "this needs the package libcst: pip install 'libcst>=1.5', or the extra treadle[migrate]")

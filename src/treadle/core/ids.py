@@ -39,7 +39,7 @@ class UuidV7:
         self._lock = threading.Lock()
         self._block = 0  # milliseconds, and the counter's 12 bits of rand_a
         self._at = _BLOCK  # the counter's last 6 bits: ids of this block that were returned
-        self._until = 0.0  # when its millisecond ends
+        self._until = 0.0  # when the block's millisecond ends, in seconds
         self._head = self._tail = ""  # shared by all ids of a block
         self._process = _process
 

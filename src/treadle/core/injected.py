@@ -1,4 +1,4 @@
-"""Parameters whose values the worker provides: they are no part of a call."""
+"""Parameters whose values the worker provides: they are not part of a call."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class JobSpec(Struct, Continuation[T_co, W_co], eq=False):  # a Struct: 0.07 us 
         return replace(self, new=replace(self.new, **fields), others=others, _first=first, _sent=False)
 
     def with_headers(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:
-        """The same spec with these headers added, also to the parts of a flow or a chain. A header that exists already
-        gets the new value."""
+        """The same spec with these headers added, in a flow or a chain to each part. A header that exists already gets
+        the new value."""
         return self._mapped(lambda new: replace(new, headers=tuple({**dict(new.headers), **headers}.items())))
 
     def inheriting(self, headers: Mapping[str, str]) -> JobSpec[T_co, W_co]:

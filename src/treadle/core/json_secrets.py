@@ -22,7 +22,7 @@ HITS: Final = 1_000  # words in a larger value that are checked before the whole
 # An escaped letter, which no encoder writes: a key could be hidden by it. Some write the slashes of a URL like this.
 ESCAPED: Final = re.compile(rb"\\(?:u00[4-7]|/)")
 AS_KEY: Final = re.compile(rb'[^"\\]{0,300}"[ \t\r\n]{0,40}[:,]')  # the rest of a key, or of a pair's first item
-AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # behind a word, in a text that names a value
+AS_NAME: Final = re.compile(rb'[\w-]{0,40}\\{0,16}["\']?[ \t]{0,9}[=:]')  # after a word, in a text that names a value
 # Behind a word that names a value in a text of JSON: more letters, also beyond ASCII, then one of these signs.
 LETTERS_BEHIND: Final = re.compile(rb"[A-Za-z0-9_\-\x80-\xff]*+")
 SIGNS_BEHIND: Final = frozenset(sign.encode() for sign in "\\' \t\n\r\f\v,:=")

@@ -68,6 +68,8 @@ SHED: Final = "shed"  # cancelled by an enqueue, because its queue was full
 PAUSED: Final = "paused"
 # Reason of a job that its worker released without running it; the worker's name follows.
 DECLINED: Final = "declined by "
+# Reason of a job that its last run deferred, because it may not take a lock; which one and why follow.
+KEPT_FROM: Final = "kept from "
 # Reason of a job whose lease expired; the name of the worker that held it follows. It stays until the job is settled,
 # so that the next worker can read it.
 LOST_BY: Final = "lost by "

@@ -75,7 +75,7 @@ class Redaction:
 
     @property
     def rest(self) -> Redaction:
-        """Hides the rest in a row that `row` returned: a second look would cost as much as the first."""
+        """Hides the rest in a row that `row` returned: a second pass would cost as much as the first."""
         return self if self.rows is None else _DONE
 
     def about(self, row: Record, text: str | None) -> str | None:
@@ -133,7 +133,7 @@ class Redaction:
         }
 
     def named(self, name: str, value: Any) -> Raw:
-        """The value of a step, a signal or another thing with a name."""
+        """The value of a step, a signal or something else with a name."""
         return _NAMED if not self.shapes and self.hides(name) else self.json(value, (name.casefold(),))
 
     def headers(self, headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:

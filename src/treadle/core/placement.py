@@ -121,7 +121,7 @@ def runs_of_any(uses: Iterable[Iterable[tuple[str, int]]], free: Mapping[str, in
 
 
 def similar(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` for a name that nobody has, or ""."""
+    """`; did you mean ...?` for a name that no worker has, or ""."""
     close = difflib.get_close_matches(name, sorted(set(known)), 1)
     return f"; did you mean {close[0]}?" if close and close[0] != name else ""
 

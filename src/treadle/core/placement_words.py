@@ -13,7 +13,7 @@ from treadle.core.placement import Needs, label_text, required, similar
 
 
 def lacking(workers: Sequence[Presence], task: str) -> str | None:
-    """Why no live worker can ever run this task. None: one can, or none tells of it."""
+    """Why no live worker can ever run this task. None: one can, or no worker reports it."""
     needs = needs_of(workers, task)
     if needs is None or any(task in worker.tasks for worker in workers):
         return None
@@ -21,12 +21,12 @@ def lacking(workers: Sequence[Presence], task: str) -> str | None:
 
 
 def coded(workers: Sequence[Presence], task: str) -> list[Presence]:
-    """The workers that have the code of a task with needs, also if they cannot run it."""
+    """The workers that have the code of a task with needs, even if they cannot run it."""
     return [worker for worker in workers if any(has.task == task for has in worker.needs)]
 
 
 def needs_of(workers: Sequence[Presence], task: str) -> Needs | None:
-    """The needs of a task, as the workers that have its code tell."""
+    """The needs of a task, as reported by the workers that have its code."""
     return next((needs for worker in workers for needs in worker.needs if needs.task == task), None)
 
 

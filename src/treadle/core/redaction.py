@@ -285,7 +285,7 @@ def masked(match: re.Match[str]) -> str:
 
 
 def _without_user(match: re.Match[str], who: str) -> str:
-    """The part of a URL up to the last `@`, without a password. An `@` of the path is no sign of a user."""
+    """The part of a URL up to the last `@`, without a password. An `@` in the path does not mark a user."""
     authority = re.split(r"[/?#]", who, maxsplit=1)[0]
     if "@" not in authority and HOSTS.fullmatch(authority):
         return match[0]

@@ -1,10 +1,11 @@
-"""Durable code: steps whose results are stored, so that after a crash the job continues behind the last one."""
+"""Durable code: steps whose results are stored, so that after a crash the job continues after the last one."""
 
 from treadle.durable.backend import IN_BATCH as IN_BATCH
 from treadle.durable.backend import REPLACED as REPLACED
 from treadle.durable.backend import SWALLOWED as SWALLOWED
 from treadle.durable.backend import DurableBackend as DurableBackend
 from treadle.durable.backend import DurableRun as DurableRun
+from treadle.durable.backend import Leaving as Leaving
 from treadle.durable.backend import Suspend as Suspend
 from treadle.durable.backend import is_suspension as is_suspension
 from treadle.durable.checkpoints import Checkpoint as Checkpoint
@@ -19,11 +20,14 @@ from treadle.durable.children import name_of as name_of
 from treadle.durable.children import open_children_of as open_children_of
 from treadle.durable.cleanup import REACH as REACH
 from treadle.durable.cleanup import Cleanup as Cleanup
+from treadle.durable.entry_kinds import Kind as Kind
+from treadle.durable.entry_kinds import kind_of as kind_of
 from treadle.durable.exclusive import LOCKED as LOCKED
 from treadle.durable.exclusive import Lock as Lock
 from treadle.durable.exclusive import LockWait as LockWait
 from treadle.durable.exclusive import leave as leave
 from treadle.durable.failures import Failure as Failure
+from treadle.durable.failures import leaves as leaves
 from treadle.durable.mailbox import Ask as Ask
 from treadle.durable.mailbox import MailboxWait as MailboxWait
 from treadle.durable.mailbox import SignalWait as SignalWait
@@ -35,6 +39,10 @@ from treadle.durable.many_children import AsCompleted as AsCompleted
 from treadle.durable.many_children import Done as Done
 from treadle.durable.many_children import MapWait as MapWait
 from treadle.durable.many_children import plain as plain
+from treadle.durable.parts import Part as Part
+from treadle.durable.parts import PartSteps as PartSteps
+from treadle.durable.parts import Past as Past
+from treadle.durable.parts import Target as Target
 from treadle.durable.patches import PATCHED as PATCHED
 from treadle.durable.pending import Pending as Pending
 from treadle.durable.races import First as First
@@ -46,11 +54,12 @@ from treadle.durable.rewind import turns_given_up as turns_given_up
 from treadle.durable.run_locks import Once as Once
 from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
+from treadle.durable.step_tries import child_of as child_of
 from treadle.durable.steps import Durable as Durable
 from treadle.durable.time_limits import TimeLimit as TimeLimit
-from treadle.durable.time_limits import is_limit as is_limit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions
+from treadle.durable.tries import left_of_try as left_of_try
 from treadle.durable.tries import step_options as step_options
 from treadle.durable.waits import Sleep as Sleep
 from treadle.durable.waits import Wait as Wait

@@ -60,7 +60,7 @@ def others_of(
 
     known    tasks that have used durable code
     root     the task of the function
-    refuses  False: never raise Refused. At the end of a job, code behind its waits is not refused
+    refuses  False: never raise Refused. At the end of a job, code after its waits is not refused
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()
     if root is not None:
@@ -104,7 +104,7 @@ def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | No
     awaited = _futures(waiter, chain)
     primitive = _primitive(chain) if awaited is None else None
     is_race = _is_race(_names(chain))
-    # A time around anything else, such as a reply or a call of the storage, is no time around a wait.
+    # A timeout around anything else, such as a reply or a call of the storage, is not a timeout around a wait.
     if refuses and (awaited is not None or primitive is not None or is_race) and not _is_at_storage(chain):
         _refuse_races(task, chain)
     if awaited is None:
@@ -116,7 +116,7 @@ def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | No
 
 
 def _is_at_storage(chain: list[Any]) -> bool:
-    """Whether the task is in a call of the storage, whose drivers have times of their own."""
+    """Whether the task is in a call of the storage, whose drivers have timeouts of their own."""
     return any(_code_of(code).co_filename.endswith(STORAGE) for code in chain)
 
 
@@ -188,7 +188,7 @@ def _frame_of(code: Any) -> Any:
 
 
 def _is_timed(task: asyncio.Task[Any], chain: list[Any]) -> bool:
-    """Whether the task is in a block of `asyncio.timeout` or anyio with a time, in one of these coroutines."""
+    """Whether the task is in a block of `asyncio.timeout` or anyio that has a deadline, in one of these coroutines."""
     return any(_cuts_off(task, manager) for coroutine in chain for manager in _managers(coroutine))
 
 
@@ -206,7 +206,7 @@ def _managers(coroutine: Any) -> Iterator[Any]:
 
 
 def _cuts_off(task: asyncio.Task[Any], manager: Any) -> bool:
-    """Whether this is the manager of a block with a time that the task has entered and not left."""
+    """Whether this is the manager of a block with a deadline that the task has entered and not left."""
     kind = type(manager)
     if issubclass(kind, asyncio.Timeout):
         return manager._task is task and manager._timeout_handler is not None
@@ -237,7 +237,7 @@ def _futures(waiter: Any, chain: list[Any]) -> list[Any] | None:
 
 
 def _refuse_races(task: Task, chain: list[Any]) -> None:
-    """Raise Refused for asyncio's ways to await something for a time, or the first of several."""
+    """Raise Refused for asyncio's ways to await something with a timeout, or the first of several."""
     names = _names(chain)
     if any("_wait_for_one" in name for name in names):
         raise Refused(RACED)

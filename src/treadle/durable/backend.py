@@ -56,11 +56,15 @@ class DurableBackend(Protocol):
     def around_step(self, run: DurableRun, name: str) -> AbstractContextManager[object]: ...
 
 
-class Suspend(BaseException):
-    """Ends the function of a job that sleeps or waits. Not an Exception, so `except Exception` does not catch it."""
+class Leaving(BaseException):
+    """Leaves a function, or a block of it. Not an Exception, so `except Exception` does not catch it."""
 
 
-class Stopped(BaseException):
+class Suspend(Leaving):
+    """Ends the function of a job that sleeps or waits."""
+
+
+class Stopped(Leaving):
     """Ends a function in a thread that waits for the storage when its run is cancelled."""
 
 

@@ -12,16 +12,16 @@ from contextvars import ContextVar
 from msgspec import Struct
 
 
-class Position(Struct, frozen=True):
+class Position(Struct):
     """A position in the order of a branch: behind a step of it.
 
-    last   that step, as the next one records it in `after`
+    key    that step, as the next one records it in `after`
     taken  how many steps the branch had requested
     """
 
     branch: Branch
-    last: str
-    taken: int = 0
+    key: str
+    taken: int
 
 
 class Branch:
@@ -90,7 +90,7 @@ class Branch:
 
 def begun_at(position: Position, place: object) -> Branch:
     """The branch of a task or thread that began at this position of another one."""
-    last = position.last if position.last.endswith(("&", ">")) else f"{position.last}&"
+    last = position.key if position.key.endswith(("&", ">")) else f"{position.key}&"
     return Branch(position.branch.checkpoints, place, last, position, position.branch.outer)
 
 
@@ -106,8 +106,8 @@ def place_here() -> object:
 
 
 def has_ended(place: object) -> bool:
-    """Whether this is the place of the caller, or a task that has ended and whose error, if any, was looked at. Of
-    threads that is unknown: True."""
+    """Whether this is the caller's own task or thread, or a task that has ended and whose error, if any, was retrieved.
+    Of threads that is unknown: True."""
     if not isinstance(place, asyncio.Task) or place is place_here():
         return True
     # `_log_traceback`: nothing has awaited the task yet, so the function does not know of the error.

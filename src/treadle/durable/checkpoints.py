@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadStep, StepMismatch
 from treadle.core.model import OURS, Pairs
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.stored_text import FORMS, lacks
 from treadle.durable.branches import Branch, Position, begun_at, has_ended, own_name, place_here, position_here
 from treadle.durable.failures import Failure
@@ -49,7 +50,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     value: Raw | UnsetType = UNSET  # JSON from Treadle's codec
     text: str | UnsetType = UNSET  # text from a user's codec, in any format
     until: float | UnsetType = UNSET  # the instant at which the sleep is over, by the storage's clock
-    over: bool = False  # of a sleep: the function has got behind it, whatever the clock says later
+    over: bool = False  # of a sleep: the function has passed it, whatever the clock says later
     gave_up: bool = False
     failure: Failure | UnsetType = UNSET
     turn: int | UnsetType = UNSET  # for a wait, the number of the row of the mailbox that it used
@@ -59,7 +60,9 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     child: str = ""  # of a call, the id of its job; of several, anything
     jobs: int = 0  # of several, how many
     taken_over: bool = False  # of a fork: the step is one of the job from which it was forked
-    life: int = 0  # of a time limit, how often the job had been reopened when it began
+    # Of a time limit, and of a wait with a timeout: how often the job had been reopened when it began, while nothing
+    # has followed its end. The next reopening forgets it.
+    life: int | UnsetType = UNSET
     lost_race: bool = False  # of a call that lost a race: its jobs are cancelled, or go on by themselves
     failures: dict[int, Failure] | UnsetType = UNSET  # of several jobs, those that failed; the value is a list
     cut: str = ""  # of a time limit, the step or wait at which it took effect
@@ -74,7 +77,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
         """The encoded value; None if the entry has none."""
         if isinstance(self.value, UnsetType):
             return None if isinstance(self.text, UnsetType) else self.text
-        return bytes(self.value).decode()
+        return str(self.value, "utf-8")
 
     @property
     def has_value(self) -> bool:
@@ -88,25 +91,27 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
 
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
+_read_many = msgspec.json.Decoder(list[Checkpoint]).decode
 LEAVING, LEFT = 1, 2
 # Kinds of requests: a mark is not awaited, and a call is that of a step's function.
 STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
 
 
-class StepRequest(Struct, frozen=True):
-    """A step that the function asked for: its key, the step before it, and its stored entry."""
+class StepRequest(Position):
+    """A step that the function asked for: its key, the step before it, its stored entry, and the position behind it. A
+    replay makes one for each step."""
 
-    key: str
     after: str
     entry: Checkpoint | None
-    branch: Branch
     args: str | UnsetType = UNSET
+    number: int = 1  # among the steps of its name
+    is_open: bool = True  # it has not ended
 
     @property
     def is_recorded(self) -> bool:
         """Whether its entry has a value, and nothing else is to be decided."""
         entry = self.entry
-        return entry is not None and entry.failure is UNSET and entry.has_value
+        return entry is not None and entry.failure is UNSET and (entry.value is not UNSET or entry.text is not UNSET)
 
     def entry_of(self, **fields: Any) -> Checkpoint:
         """An entry of this step."""
@@ -115,7 +120,8 @@ class StepRequest(Struct, frozen=True):
 
 class Raised(NamedTuple):
     """An error that a step raised, and the task that called the step's function (None: a thread did). An error that has
-    left the block of a lock has `leave` instead, which leaves the lock if the function catches it."""
+    left the block of a lock has `leave` instead, which leaves the lock if the function catches it. That of a timeout
+    has neither."""
 
     request: StepRequest
     failure: Failure | None
@@ -133,32 +139,29 @@ class Checkpoints:
         `round`: how often the job was reopened. `offload`: bytes above which a text goes to the blob store; 0: there is
         none."""
         self.job, self.round, self.size = job, round, HistorySize(job, sizes, offload)
-        self.entries: dict[str, Checkpoint] = {}
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
-        texts = dict[str, str]()
-        for key, text in stored:
-            if key.startswith(OURS):
-                continue
-            if text.startswith(FORMS) and (why := lacks(text)) is not None:
-                raise BadStep(key, f"its value cannot be read: {why}")
-            try:
-                entry = read_entry(text)
-            except UNREADABLE as error:
-                raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
-            if entry.failure is not UNSET and _is_forgotten(entry.failure, round):
-                continue  # an operator has reopened the job, so that it tries this step again
-            self.entries[key], texts[key] = entry, text
+        own = own_checkpoints(stored)
+        texts = {key: text for key, text in stored if key not in own}
+        self.entries = _read_all(texts)
+        dated = [key for key, entry in self.entries.items() if entry.failure is not UNSET or entry.life is not UNSET]
+        for key in [key for key in dated if self._is_forgotten(key, self.entries[key])]:
+            del self.entries[key], texts[key]  # an operator has reopened the job, so that this begins again
         self.size.add_all(texts)
         self._next = {entry.after: key for key, entry in self.entries.items()}
-        self._asked: dict[str, tuple[Position, int]] = {}  # behind the last step of each name, and how many it has
-        self._open: set[str] = set()  # steps that were requested and have not ended
+        self._asked: dict[str, StepRequest] = {}  # the last step of each name
         self.around: set[str] = set()  # steps inside of which another one was requested
         self.leaving: list[Callable[[], Awaitable[None]]] = []  # leave the locks whose blocks were left by an error
-        self._raised: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
+        self.undecided: dict[str, Raised] = {}  # errors of which it is not known whether the function catches them
         self.if_cut_off: dict[str, Callable[[], None]] = {}  # called if it is decided that this was cut off
         self._root = None if place is None else Branch(self, place, "")
         self.tasks: set[asyncio.Task[Any]] = set()  # in which steps or waits were requested, without that of the job
+
+    def _is_forgotten(self, key: str, entry: Checkpoint) -> bool:
+        """Whether an operator has reopened the job since the step failed or the time began, and nothing has followed:
+        the step is tried again, and the time begins anew."""
+        then = entry.failure.round if isinstance(entry.failure, Failure) else entry.life
+        return isinstance(then, int) and then < self.round
 
     # --- asking for steps
 
@@ -166,34 +169,30 @@ class Checkpoints:
         """The next step of that name. `key`: its key, if that does not depend on the order of the branches. Raises
         BadStep, StepMismatch, and TooLarge if there are too many steps."""
         branch, before = self.here(), None if key is not None else self._asked.get(name)
-        is_numbered, count = key is None, 1 if before is None else before[1] + 1
+        is_numbered, number = key is None, 1 if before is None else before.number + 1
         if before is None:
             check_name(name)
-        elif before[0].branch is not branch:
-            self._own(name, branch, before[0])
+        elif before.branch is not branch:
+            self._own(name, branch, before)
         if key is None:
-            key = name if count == 1 else f"{name}#{count}"
-        if self._raised:
+            key = name if number == 1 else f"{name}#{number}"
+        if self.undecided:
             self.decide(branch)
         entry, after = self.entries.get(key), branch.last
-        if entry is None or entry.after != after:
-            self._check(key, after, entry)
-        if entry is not None and entry.args != args and isinstance(args, str) and isinstance(entry.args, str):
-            raise StepMismatch.of_arguments(self.job, key)
-        request = StepRequest(key, after, entry, branch, args)
+        if entry is None or entry.after != after or entry.args != args:
+            self._check(key, after, entry, args)
         branch.last, branch.taken = key, branch.taken + 1
-        position = Position(branch, key, branch.taken)
+        request = StepRequest(branch, key, branch.taken, after, entry, args, number)
         if is_numbered:
-            self._asked[name] = position, count
-        position_here.set(position)
-        self._open.add(key)
+            self._asked[name] = request
+        position_here.set(request)
         if branch.outer:
             self.around.update(branch.outer)
         return request
 
     def end(self, request: StepRequest) -> None:
         """The step has returned or raised."""
-        self._open.discard(request.key)
+        request.is_open = False
 
     def reach(self, request: StepRequest, kind: str = STEP) -> None:
         """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
@@ -217,7 +216,7 @@ class Checkpoints:
         if self._root is None:
             self._root = Branch(self, place, "")
         if position is None or position.branch.checkpoints is not self:
-            position = Position(self._root, "")  # this place began before the first step
+            position = Position(self._root, "", 0)  # this place began before the first step
         if position.branch.place == place:
             return position.branch
         branch = begun_at(position, place)
@@ -226,23 +225,25 @@ class Checkpoints:
         position_here.set(branch.position)
         return branch
 
-    def _own(self, name: str, branch: Branch, taken: Position) -> None:
+    def _own(self, name: str, branch: Branch, taken: StepRequest) -> None:
         """Raise BadStep if another branch that may still run has taken a step of that name."""
         owner = taken.branch
         in_order = branch.follows(taken) or (isinstance(owner.place, asyncio.Task) and has_ended(owner.place))
-        if taken.last in self._open or not in_order or owner.outer != branch.outer:
+        if taken.is_open or not in_order or owner.outer != branch.outer:
             raise BadStep(
                 name,
                 "is taken in two branches or steps that have no order, so a later run could not tell them apart; "
                 f"{own_name(name)}",
             )
 
-    def _check(self, key: str, after: str, entry: Checkpoint | None) -> None:
+    def _check(self, key: str, after: str, entry: Checkpoint | None, args: str | UnsetType) -> None:
         before = _plain(after)
         if entry is not None:
             if _plain(entry.after) != before:
                 place = f"after {_shown(entry.after)!r}" if entry.after else "as the first"
                 raise StepMismatch(self.job, key, _shown(before), f"it {place}")
+            if entry.args != args and UNSET not in (entry.args, args):
+                raise StepMismatch.of_arguments(self.job, key)
             return
         # Checked before the step runs: a renamed step would repeat the effects of the one it replaces.
         there = None if after.endswith("&") else self._next.get(after)
@@ -265,27 +266,34 @@ class Checkpoints:
 
     def raised(self, request: StepRequest, failure: Failure) -> None:
         """Note that this step raises an error here. It is stored if the function catches it and continues."""
-        self._raised[request.key] = Raised(request, failure, place_here())
+        self.undecided[request.key] = Raised(request, failure, place_here())
+
+    def timed_out(self, request: StepRequest) -> None:
+        """Note that the timeout of this wait or time limit raises an error here. No reopening of the job forgets it if
+        the function catches the error and continues."""
+        self.undecided[request.key] = Raised(request, None, place_here())
 
     def left_by_error(self, request: StepRequest, leave: Callable[[], Awaitable[None]]) -> None:
         """Note that an error leaves the block of a lock here. The lock is left if the function catches it."""
-        self._raised[request.key] = Raised(request, None, place_here(), leave)
+        self.undecided[request.key] = Raised(request, None, place_here(), leave)
 
     def decide_at(self, request: StepRequest) -> None:
         """`decide`, when the function awaits what it requested before: it may have caught an error in between."""
-        if self._raised and place_here() == request.branch.place:
+        if self.undecided and place_here() == request.branch.place:
             self.decide(request.branch)
 
     def decide(self, branch: Branch) -> None:
         """The function continues in this branch: store the errors that have reached it, as it has caught them."""
-        for key, (request, failure, task, leave) in tuple(self._raised.items()):
+        for key, (request, failure, task, leave) in tuple(self.undecided.items()):
             if request.branch.has_passed_on(task, branch):
-                del self._raised[key]
+                del self.undecided[key]
+                before = self.entries.get(key)
                 if leave is not None:
                     self.leaving.append(leave)
                 if failure is None:
+                    if before is not None and (before.cut or before.gave_up):
+                        self.keep(request, replace(before, life=UNSET))
                     continue
-                before = self.entries.get(key)
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)
                 self.caught.add(key)
@@ -305,7 +313,7 @@ class Checkpoints:
         self.unsaved[key] = text
 
     def pass_sleep(self, request: StepRequest) -> None:
-        """Note that the function has got behind this sleep, with the next call that stores checkpoints."""
+        """Note that the function has passed this sleep, with the next call that stores checkpoints."""
         entry = self.entries.get(request.key)
         if entry is not None and not entry.over:
             self.keep(request, replace(entry, over=True))
@@ -327,6 +335,24 @@ def valued(request: StepRequest, text: str, own_codec: bool, **fields: Any) -> C
     if own_codec:
         return request.entry_of(text=text, **fields)
     return request.entry_of(value=Raw(text.encode()), **fields)
+
+
+def _read_all(texts: Mapping[str, str]) -> dict[str, Checkpoint]:
+    """The entries of these texts, all in one call: a replay has thousands. Raises BadStep."""
+    joined = f"[{','.join(texts.values())}]"
+    if not any(form in joined for form in FORMS):
+        with suppress(*UNREADABLE):
+            return dict(zip(texts, _read_many(joined), strict=True))
+    return {key: _read(key, text) for key, text in texts.items()}
+
+
+def _read(key: str, text: str) -> Checkpoint:
+    if text.startswith(FORMS) and (why := lacks(text)) is not None:
+        raise BadStep(key, f"its value cannot be read: {why}")
+    try:
+        return read_entry(text)
+    except UNREADABLE as error:
+        raise BadStep(key, f"its checkpoint cannot be read: {error}") from None
 
 
 def check_name(name: Any) -> None:
@@ -352,11 +378,6 @@ _running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
 def running_step() -> str | None:
     """The key of the step whose function runs here; None outside a step."""
     return _running.get()
-
-
-def _is_forgotten(failure: Failure | UnsetType, round: int) -> bool:
-    """Whether the job was reopened since the step failed, and no step has followed."""
-    return isinstance(failure, Failure) and isinstance(failure.round, int) and failure.round < round
 
 
 def _plain(after: str) -> str:

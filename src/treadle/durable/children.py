@@ -32,7 +32,7 @@ from treadle.workflow.plan import called_stem
 
 READ: Final = 500  # rows per read: bounds the time that one call takes of the storage
 LIVES: Final = 8  # reopenings of a job whose children are found again
-HELD: Final = 60.0  # s between two looks at a job that held the key: it may wait for this one
+HELD: Final = 60.0  # s between two reads of a job that held the key: it may wait for this one
 MOST_LOOKED: Final = 1_000  # rows that are read to find out whether it does
 AS_TEXT: Final = "treadle:text"
 
@@ -51,7 +51,8 @@ def checksum_of_jobs(specs: Sequence[Spec]) -> Any:
 
 
 def child_id(job: str, round: int, key: str, life: int, index: int) -> str:
-    """The id of a child: of this job, in this round and life of it, and of this call."""
+    """The id of a child, which depends on the job, its round and life, the key of the call, and the index of the
+    child."""
     return f"{called_stem(job)}-{ids.digest(round, key, life)[:12]}-{index:06d}"
 
 
@@ -152,8 +153,8 @@ class Children:
         await cancel_all(self._run, [row.id for row in await self.rows() if row is not None and not row.state.final])
 
     async def new(self, indexes: Sequence[int], lanes: int | None = None) -> tuple[NewJob, ...]:
-        """The jobs to store for these children, each behind the other jobs of its flow. They are dealt to so many lanes
-        in turn, in each of which a child waits for the ending of the one before it."""
+        """The jobs to store for these children, each after the other jobs of its flow. They are dealt in turn to this
+        many lanes; in each lane, a child waits for the ending of the one before it."""
         jobs: list[NewJob] = []
         ids = [self.id(index) for index in indexes]
         for number, (index, id) in enumerate(zip(indexes, ids, strict=True)):
@@ -171,7 +172,7 @@ def _moved(parent: str | None, old: str, new: str) -> str | None:
 
 
 async def cancel_all(run: StepTaker, ids: Sequence[str]) -> None:
-    """Cancel these children, as far as they have not ended."""
+    """Cancel those of these children that have not ended."""
     for start in range(0, len(ids), READ):
         await run.backend.cancel(run.run.record, ids[start : start + READ])
 

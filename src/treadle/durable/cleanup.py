@@ -13,7 +13,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import timedelta
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -22,21 +21,16 @@ from msgspec import UNSET, UnsetType
 from treadle.core.errors import BadStep, JobNotDone
 from treadle.core.job import not_done
 from treadle.core.model import Record
-from treadle.durable import time_limits
-from treadle.durable.backend import EARLY, SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
+from treadle.durable.backend import SWALLOWED, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.branches import Branch, place_here, position_here
-from treadle.durable.checkpoints import CALL, MARK, SLEEP, STEP, Checkpoints, StepRequest
+from treadle.durable.checkpoints import CALL, STEP, Checkpoint, StepRequest
 from treadle.durable.failures import leaves
-from treadle.durable.pending import Pending
-from treadle.durable.run_locks import locks_of
+from treadle.durable.parts import Part, PartSteps, Past, Target
 from treadle.durable.state import MOST_REPEATED
-from treadle.durable.steps import Durable
-from treadle.durable.waits import Wait
 from treadle.policy import judge
 from treadle.policy.cleanups import FREE, is_unheard
 from treadle.policy.retry import Abort
 from treadle.serialization.call_codec import Codec
-from treadle.tasks.options import Sizes
 
 REACH: Final = 10.0  # s until an async function must have reached the point at which its job ended
 # Prefixes of the keys of what is no step and calls no job: no undo is registered for it.
@@ -45,20 +39,15 @@ CONTINUED: Final = "the function has swallowed the ending of its job again and a
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class EndedSteps(Checkpoints):
+class EndedSteps(PartSteps):
     """The steps of an ended job, and those of its cleanup."""
 
-    def __init__(self, row: Record, ended: Record, sizes: Sizes, place: object, offload: int) -> None:
-        super().__init__(row.job.id, row.checkpoints, sizes, place, row.reopenings, offload)
-        self._ended = ended
-        self.theirs = _of_job(row, ended)
-        # In the order in which they were stored.
-        self.history = {key: entry for key, entry in self.entries.items() if key in self.theirs}
+    def __init__(self, run: DurableRun, backend: DurableBackend, ended: Record, only: Target | None) -> None:
+        self.theirs = _of_job(run.record, ended)
+        super().__init__(run, backend, self.theirs if only is None else only.recorded, only)
+        self._ended, self.history = ended, self.among(self.theirs)
+        self.past = Past(self.history, ended.started_at)
         self.on_effect: Callable[[StepRequest], object] = lambda _: None  # called with each step and call
-        # The job may have used up its sizes. Its cleanup has the same ones for its own steps.
-        self.size.forget(len(self.theirs))
-        self.followed = {entry.after.rstrip("&") for key, entry in self.entries.items() if key in self.theirs}
-        self._cut = {entry.cut for key, entry in self.entries.items() if key in self.theirs and entry.cut}
         self._before: set[object] = set()  # tasks in which the ending is raised, as they began before it
         self._raised_here = Counter[object]()  # how often, by the task or thread
         self.on_end: Callable[[], object] = lambda: None  # called when the function has reached the ending
@@ -68,7 +57,9 @@ class EndedSteps(Checkpoints):
         )  # the function has handled its error: only undos follow
         self.undoing: Branch | None = None  # the branch of the undo that runs
         self._cleaning: set[str] = set()  # what code that may clean has requested or awaits
-        self.passed: set[str] = set()  # what the job had got behind
+
+    def _is_forgotten(self, key: str, entry: Checkpoint) -> bool:
+        return key not in self.theirs and super()._is_forgotten(key, entry)
 
     def ask(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         request = super().ask(name, args, key)
@@ -81,14 +72,13 @@ class EndedSteps(Checkpoints):
         if self.ends_at(request, kind):
             self.end(request)
             self.stop()
+        super().reach(request, kind)
 
     def ends_at(self, request: StepRequest, kind: str) -> bool:
-        """Whether the ending of the job is to be raised here: the job had not got behind this, and the caller does not
+        """Whether the ending of the job is to be raised here: the job had not passed this, and the caller does not
         clean up. It is decided here and not by `ask`: steps that are requested together do not end together."""
         self._note(request)
-        if kind != CALL and self._has_passed(request, kind):
-            if request.entry is None or request.key in self.theirs:
-                self.passed.add(request.key)
+        if kind != CALL and self.has_passed(self.past, request, kind):
             return False
         return request.key not in self._cleaning
 
@@ -119,24 +109,6 @@ class EndedSteps(Checkpoints):
     def is_ending(self, error: BaseException) -> bool:
         """Whether this is the ending of the job, as it is raised here."""
         return isinstance(error, JobNotDone) and error.id == self._ended.job.id
-
-    def _has_passed(self, request: StepRequest, kind: str) -> bool:
-        """Whether the job had got behind this. A sleep that was over at once has no entry."""
-        entry, key = request.entry, request.key
-        if key in self._cut:
-            return True
-        if entry is None:
-            return kind == SLEEP and key in self.followed
-        if key not in self.theirs or kind == MARK or entry.gave_up or entry.has_value or entry.over:
-            return True
-        if isinstance(entry.until, float):
-            # Not merely its time has passed since: the job was claimed after it.
-            return kind == SLEEP and entry.until <= (self._ended.started_at or 0.0) + EARLY
-        return entry.failure is not UNSET
-
-    def pass_sleep(self, request: StepRequest) -> None:
-        if request.key not in self.theirs:
-            super().pass_sleep(request)
 
     def _may_clean(self, branch: Branch) -> bool:
         """Whether the caller is an undo, handles the ending, or is a task that began after it."""
@@ -175,15 +147,18 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
         look += here.exceptions if isinstance(here, BaseExceptionGroup) else ()
 
 
-class Cleanup(Durable):
-    """The durable code of a run of a cleanup job."""
+class Cleanup(Part):
+    """The durable code of a run of a cleanup job, or of one try of a step that the cleanup takes."""
 
-    def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record) -> None:
-        super().__init__(run, backend, codec)
+    has_ending = True
+    steps: EndedSteps
+
+    def __init__(
+        self, run: DurableRun, backend: DurableBackend, codec: Codec | None, ended: Record, only: Target | None = None
+    ) -> None:
+        super().__init__(run, backend, codec, ended.job.id, EndedSteps(run, backend, ended, only))
         self._ended, self.is_done = ended, False
-        self.checkpoints = self.steps = EndedSteps(run.record, ended, backend.sizes, run.place, backend.offload)
         self.steps.on_effect = self.undos.follow
-        self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 
     # --- what differs from a run of the job itself
 
@@ -191,6 +166,7 @@ class Cleanup(Durable):
         """A task that has come to the end of the history waits there until all others have, too: otherwise the undos of
         slower ones would be missing, and a group would cut off what they do to clean up."""
         if not self.steps.ends_at(request, kind):
+            await super().reached(request, kind)
             return
         self.steps.end(request)
         if not self.steps.has_ended(place_here()):
@@ -201,17 +177,6 @@ class Cleanup(Durable):
                     raise
                 _uncancel()  # by a group, or by code of the job: the ending is raised in its place
         self.steps.stop()
-
-    async def _look(self, wait: Wait) -> Pending | None:
-        if wait.request.key in self.steps.passed:
-            await self.cut_again(wait.request)  # the job had got behind it, or its function has cut it off
-            await time_limits.check(self, wait.request, recorded_only=True)
-            return None
-        return await super()._look(wait)
-
-    def limits_time(self, key: str) -> bool:
-        """The ending of the job leaves the blocks of its own time limits."""
-        return key not in self.steps.theirs
 
     def refuse_message(self) -> None:
         """Nothing can be sent to a job that has ended."""
@@ -224,12 +189,6 @@ class Cleanup(Durable):
         """The transaction of a run commits the ending of its job, and this one has ended."""
         self.steps.stop()
 
-    async def win(self, key: str, keep: float | timedelta) -> bool:
-        return key in self._kept
-
-    def key(self, name: str | None) -> str:
-        return super().key(name).replace(self.run.record.job.id, self._ended.job.id, 1)
-
     def misuse(self) -> BadStep | None:
         self._unawaited.forgotten()  # the ending was raised before they could be awaited
         return self._misused
@@ -237,8 +196,8 @@ class Cleanup(Durable):
     # --- the run
 
     async def cleaned(self, call: Callable[[], Awaitable[Any]], reach: float | None) -> Any:
-        """Call the function, and then the undos that it has registered. Returns or raises as the function did, and then
-        `is_done` is set; or raises errors for which the cleanup is tried again.
+        """Call the function, and then the undos that it has registered. Sets `is_done`, and returns or raises what the
+        function did. If this raises without `is_done`, the cleanup is tried again.
 
         reach  seconds until the function must have reached the ending; None: it runs in a thread, which cannot be cut
         """

@@ -25,7 +25,6 @@ from treadle.durable.checkpoints import LEAVING, LEFT, WAIT, Checkpoint, StepReq
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.steps import FOREIGN_LOCK, Durable
-from treadle.policy.retry import Defer
 from treadle.workflow import locks
 from treadle.workflow.locks import LOCK, LockHeader
 
@@ -50,7 +49,7 @@ class LockWait:
 
     kind = WAIT
 
-    def __init__(self, run: StepTaker, request: StepRequest, name: str) -> None:
+    def __init__(self, run: Durable, request: StepRequest, name: str) -> None:
         self._run, self.request, self._name = run, request, name
 
     async def look(self) -> Pending | None:
@@ -123,14 +122,15 @@ class LockWait:
             if existing is not None:
                 return await self._present(existing)
             if known is None or not locks.is_lock_row(known, self._name):
-                self._wait_for_others("a row of another program, or of a queue without access, has its key")
+                hidden = "its row is in another queue, to which the token of this worker has no access"
+                self._wait_for_others("a row of another program has its key" if lock_id else hidden)
             if known.state.final:
                 continue
             if (joined := await self._append(known, id)) is not None:
                 return joined
 
     async def _append(self, known: Record, id: str) -> Turn | None:
-        """Store a turn behind the last one; None: another one is the last now."""
+        """Store a turn after the last one; None: another one is the last now."""
         backend, row = self._run.backend, self._run.run.record
         last, ahead = locks.last_turn(known), ""
         if last.turn:
@@ -150,9 +150,7 @@ class LockWait:
         return None
 
     def _wait_for_others(self, why: str) -> NoReturn:
-        job = self._run.run.record.job
-        log.warning("%s %s cannot wait for the lock %r: %s", job.task, job.id, self._name, why)
-        raise Defer(FOREIGN_LOCK)
+        raise self._run.kept_from(f"the lock {self._name!r}: {why}", FOREIGN_LOCK)
 
     # --- the other methods of a wait
 

@@ -31,7 +31,7 @@ def checksum_of(args: Any, kwargs: Any) -> str | UnsetType:
     if (kwargs or not _are_scalars(args)) and not _is_small_data(args, kwargs):
         return UNSET
     try:
-        return f"{zlib.crc32(_in_order((args, kwargs))):08x}"
+        return zlib.crc32(_in_order((args, kwargs))).to_bytes(4).hex()  # a format takes as long as all else here
     except (TypeError, *UNREADABLE):
         return UNSET
 

@@ -39,12 +39,12 @@ class HistorySize:
     def add_all(self, texts: Mapping[str, str]) -> None:
         """Count the stored entries. `map` calls `str.encode` without the interpreter: a replay has thousands."""
         sizes = list(map(len, map(str.encode, texts.values())))
-        apart = [size for size in sizes if 0 < self._offload < size]
+        apart = [size for size in sizes if self._offload < size] if self._offload else []
         self._in_row += sum(map(len, map(str.encode, texts))) + sum(sizes) - sum(apart) + REFERENCE * len(apart)
         self._offloaded += sum(apart)
 
     def refuse_more(self, count: int) -> None:
-        """Raise TooLarge if a job with so many entries can have no further one."""
+        """Raise TooLarge if a job with this many entries can have no further one."""
         if count >= self.most:
             error = TooLarge(f"the list of steps of job {self._job}", count + 1, self.most)
             error.fails_as = CODE

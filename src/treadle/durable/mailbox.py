@@ -6,11 +6,13 @@ row released, so that a job which lives for months does not keep the rows of its
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core import defaults
@@ -32,13 +34,15 @@ from treadle.workflow.signals import SEEN_AT_ONCE, check_signal, is_message, sig
 
 T_co = TypeVar("T_co", covariant=True)
 
+PAUSES: Final = (0.0, 0.01, 0.1)  # s between two looks at rows that could not be released
+
 
 class MailboxWait:
     """The wait for the next message of a mailbox. Its entry has the value, or says that it timed out; before, it has
     the end of the timeout.
 
-    The row in which the wait and a sender meet stays open if the wait times out or is dropped: a later wait for the
-    same name uses it.
+    The row that the wait and a sender share stays open if the wait times out or is dropped: a later wait for the same
+    name uses it.
     """
 
     METHOD, kind = "receive", WAIT
@@ -77,10 +81,10 @@ class MailboxWait:
             self._take(turn, stored)
             return None
         if remaining is not None and remaining <= EARLY:
-            run.checkpoints.keep(request, Checkpoint(request.after, gave_up=True))
+            run.checkpoints.keep(request, Checkpoint(request.after, gave_up=True, life=run.checkpoints.round))
             return None
-        if ends is not None and entry is None:
-            run.checkpoints.keep(request, Checkpoint(request.after, until=ends))
+        if ends is not None and (entry is None or entry.until is UNSET):
+            run.checkpoints.keep(request, Checkpoint(request.after, until=ends, life=run.checkpoints.round))
         if stored is not None:
             return Pending((stored.id,), until=ends)
         to_deadline = defaults.SIGNAL_ROW if row.deadline_at is None else max(EARLY, row.deadline_at - now)
@@ -114,7 +118,7 @@ class MailboxWait:
         return None
 
     async def _row(self) -> tuple[int, Record | None]:
-        """The row in which this wait and a sender meet. A wait uses the next row when a row has expired."""
+        """The row that this wait and a sender share. A wait uses the next row when a row has expired."""
         job, mailboxes, name, least = self._run.run.record, self._run.mailboxes, self._name, 0
         while True:
             mailbox = mailboxes.now(name)
@@ -143,7 +147,9 @@ class MailboxWait:
         if entry.gave_up:
             job = run.run.record.job
             within = "in time" if self._timeout is None else f"within {self._timeout:g} s"
-            raise TimeoutError(f"{job.task} {job.id} did not receive {self._missing(job.id, within)}")
+            if entry.life is not UNSET:
+                run.checkpoints.timed_out(request)
+            raise run.timed_out(request, f"{job.task} {job.id} did not receive {self._missing(job.id, within)}")
         if entry.result is None:
             raise StepMismatch(run.run.record.job.id, request.key, request.after, "another step of that name")
         self._arrived(entry)
@@ -166,21 +172,29 @@ class MailboxWait:
         return f"a message in {self._name!r} {within}; {sends} sends one to a later wait"
 
     async def conclude(self) -> None:
-        """Let the storage prune the rows of a group that the job has received. The first row behind it releases it:
-        the wait for this one may still be cut off."""
+        """Let the storage prune the rows of a group that the job has received. The first row after it releases it: the
+        wait for this one may still be cut off."""
         run, name, turn = self._run, self._name, self._run.checkpoints.entries[self.request.key].turn
         if not isinstance(turn, int):
             return
         last = (turn - 1) // RELEASED * RELEASED
         if not last or (turn - 1 if self._before is None else self._before) > last:
             return
-        turns = run.mailboxes.released(name, last - RELEASED + 1)
-        rows = await run.backend.get([signal_id(run.run.record.job.id, name, turn) for turn in turns])
-        states = [(row, row.state if row.state.final else State.SUCCEEDED) for row in rows if row is not None]
-        if states:
-            await run.backend.settle(
-                [Outcome(id=row.id, version=row.version, state=state, keep=0.0) for row, state in states]
-            )
+        await self._release(run.mailboxes.released(name, last - RELEASED + 1))
+
+    async def _release(self, turns: Sequence[int]) -> None:
+        """Release these rows. Their sender may end one in this moment, or another transaction lock it: look again."""
+        backend, ids = self._run.backend, [signal_id(self._run.run.record.job.id, self._name, turn) for turn in turns]
+        for pause in PAUSES:
+            rows = [row for row in await backend.get(ids) if row is not None]
+            states = [(row, row.state if row.state.final else State.SUCCEEDED) for row in rows]
+            outcomes = [Outcome(id=row.id, version=row.version, state=state, keep=0.0) for row, state in states]
+            answers = await backend.settle(outcomes) if outcomes else ()
+            pairs = zip(rows, answers, strict=True)
+            ids = [row.id for row, answer in pairs if answer.status != "applied" or not row.state.final]
+            if not ids:
+                return
+            await asyncio.sleep(pause)
 
     def lose(self) -> None:
         """No job works for it."""
@@ -243,7 +257,7 @@ class AnyAsk(Generic[T_co]):
     """A message that takes one answer."""
 
     def __init__(self, run: StepTaker, received: str, value: T_co, tag: str) -> None:
-        """`received`: the key of the wait that has received it; that of the answer has the same number."""
+        """`received`: the key of the wait that received the message. The key of the answer has the same number."""
         self._run, self._key, self._tag, self._is_answered = run, f"answer:{received.partition(':')[2]}", tag, False
         self.value = value
 
@@ -284,7 +298,7 @@ class AnyAsk(Generic[T_co]):
 class Ask(AnyAsk[T_co]):
     """A message whose sender may wait for an answer: `current().receive_ask(name)` returns it.
 
-    A message of `app.jobs.send` takes an answer, too, which nobody reads. An answer that comes after the sender has
+    A message of `app.jobs.send` takes an answer, too, which no program reads. An answer that comes after the sender has
     given up is dropped.
     """
 

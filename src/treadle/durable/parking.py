@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from treadle.concurrency.spawn import started
 from treadle.core.errors import BadStep
+from treadle.core.model import Outcome
 from treadle.durable.awaits import Refused, groups_of, others_of
 from treadle.durable.backend import Suspend
 from treadle.durable.checkpoints import StepRequest
@@ -26,12 +27,18 @@ LOOK: Final = 1.0  # s between two looks at the waits of a run that something el
 
 
 class Parked(NamedTuple):
-    """A task that waits. `wait`: None if it is where the history ends."""
+    """A task that waits. `wait`: None where the history ends, from where it does not go on if `is_for_good`."""
 
     request: StepRequest
     wait: Wait | None
     pending: Pending | None
     over: asyncio.Future[None]
+    is_for_good: bool
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether it raises the ending of the job when all others are there, too."""
+        return self.wait is None and not self.is_for_good
 
 
 class Parking:
@@ -46,13 +53,15 @@ class Parking:
         self.has_ended = False
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
-    async def park(self, request: StepRequest, wait: Wait | None = None, pending: Pending | None = None) -> None:
+    async def park(
+        self, request: StepRequest, wait: Wait | None = None, pending: Pending | None = None, is_for_good: bool = False
+    ) -> None:
         """Park this task. Returns when it should look again, or raise the ending. Raises Suspend or CancelledError if
         the run is suspended, and BadStep."""
         task = asyncio.current_task()
         assert task is not None
         over = self._run.backend.loop.create_future()
-        self._parked[task], self._is_quiet = Parked(request, wait, pending, over), False
+        self._parked[task], self._is_quiet = Parked(request, wait, pending, over, is_for_good), False
         self.changed()
         try:
             await over
@@ -81,7 +90,7 @@ class Parking:
         if not self._parked or self._is_held or self._run.run.suspended_as is not None:
             return
         was_quiet, self._is_quiet = self._is_quiet, False
-        is_at_end = any(parked.wait is None for parked in self._parked.values())
+        is_at_end = any(parked.is_at_end for parked in self._parked.values())
         try:
             is_late = any(parked.over.done() for parked in self._parked.values())
             others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
@@ -101,8 +110,10 @@ class Parking:
             self.changed()
         elif is_at_end:
             self.release()
-        else:
+        elif self.pending:
             self._wait()
+        else:
+            self._refuse("nothing else happens in this run")
 
     def _refuse(self, why: str) -> None:
         self._run.refuse(why)
@@ -113,7 +124,7 @@ class Parking:
     def _wait(self) -> None:
         """Keep the run in memory for a short wait, or suspend it."""
         if not self._run.short_waits.fits(pending := first_of(self.pending)):
-            self._suspend()
+            self.suspend(pending.suspended(self._run.run.record, self._run.moment()))
             return
         if self._looking is not None:
             self._looking.cancel()
@@ -125,7 +136,7 @@ class Parking:
         for group in groups_of(*self._tasks()):
             group._abort()  # type: ignore[attr-defined]  # its public way to cancel its tasks is to fail
         for parked in self._parked.values():
-            if parked.wait is None and not parked.over.done():
+            if parked.is_at_end and not parked.over.done():
                 parked.over.set_result(None)
 
     def _tasks(self) -> tuple[list[asyncio.Task[Any]], asyncio.Task[Any] | None]:
@@ -146,16 +157,16 @@ class Parking:
     def _is_done(self, _: object) -> None:
         self.changed()
 
-    def _suspend(self) -> None:
+    def suspend(self, outcome: Outcome) -> None:
+        """End the run with this outcome. If a task of the run calls this, it then raises Suspend itself."""
         run, root = self._run, self._run.run.place
-        pending = first_of(self.pending)
-        run.run.suspended_as = pending.suspended(run.run.record, run.moment())
+        run.run.suspended_as = outcome
         for task, parked in self._parked.items():
             if task is root and not parked.over.done():
                 parked.over.set_exception(Suspend())
             else:
                 parked.over.cancel()
-        if isinstance(root, asyncio.Task) and root not in self._parked:
+        if isinstance(root, asyncio.Task) and root not in self._parked and root is not asyncio.current_task():
             root.cancel()
 
     async def _hold(self, pending: Pending) -> None:
@@ -203,5 +214,7 @@ class Parking:
 
     async def _is_due(self, wait: Wait, pending: Pending) -> bool:
         if pending.new:
+            if self._run.checkpoints.unsaved:
+                await self._run.backend.save(self._run.run)  # a try looks for its id in the row of its job
             await self._run.backend.store_all(pending.new)
         return pending.until is not None or await wait.look() is None

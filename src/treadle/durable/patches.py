@@ -1,8 +1,8 @@
 """`current().patched(name)`: whether a run takes the changed code, decided once for each job.
 
-A run that has recorded steps behind this point took them with the old code, and keeps to it. Any other run takes the
-new code, and the history gets a marker, which is stored before the function of the next step runs. A marker has no
-place in the order of the steps, so code without it still reads the history.
+A run that has recorded steps after this point took them with the old code, and keeps to it. Any other run takes the new
+code, and the history gets a marker, which is stored before the function of the next step runs. A marker has no place in
+the order of the steps, so code without it still reads the history.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ class Patches:
             self._old.add(name)
             return False
         after = branch.last.rstrip("&") + APART
-        checkpoints.keep(StepRequest(key, after, None, branch), Checkpoint(after))
+        checkpoints.keep(StepRequest(branch, key, branch.taken, after, None), Checkpoint(after))
         checkpoints.caught.add(key)
         return True

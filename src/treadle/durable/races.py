@@ -17,7 +17,7 @@ from treadle.durable.waits import Wait, Waiting, wait_of
 
 
 class First:
-    """The wait for the first of these. If several are over at the same look, the first one named has won."""
+    """The wait for the first of these. If several are over when it looks, the first one named has won."""
 
     kind = WAIT
 
@@ -29,9 +29,9 @@ class First:
         entry = run.checkpoints.entries.get(self.request.key)
         if entry is not None and entry.has_value:
             winner = self._parts[self._winner]
-            await winner.look()  # it has its entry
-            self._may_be_cut_off(winner.request)
-            return None
+            if await winner.look() is None:  # else the reopening of the job has forgotten its failure
+                self._may_be_cut_off(winner.request)
+                return None
         for name, part in self._parts.items():
             waits = await part.look()
             if waits is None:

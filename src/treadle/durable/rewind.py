@@ -1,7 +1,7 @@
 """Goes back in the history of a job: the entries that stay when it runs again from one of its steps. Pure.
 
-Entries that were stored later than the step may depend on it, also those of a branch that ran at the same time. So the
-order of storing decides, and the order of the steps only adds to the dropped entries.
+Entries that were stored later than the step may depend on it, including those of a branch that ran at the same time. So
+the order of storing decides, and the order of the steps only adds to the dropped entries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from treadle.core.similar_names import near
 from treadle.durable.checkpoints import Checkpoint, read_entry
 from treadle.durable.children import is_ended, is_loop
 from treadle.durable.run_mailboxes import RELEASED
-from treadle.durable.time_limits import is_limit
 from treadle.policy import guilt
 from treadle.policy.cleanups import UNDONE
 from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
@@ -43,7 +42,7 @@ def rewound(record: Record, step: str | None) -> Outcome:
     Raises BadOption for a step that is not stored, BadStep for a history that cannot be read.
     """
     entries = entries_of(record)
-    return _anew(record, entries, entries_before(record, entries, step))
+    return _anew(record, entries, entries_before(record, entries, step), step)
 
 
 def after_undos(record: Record) -> Outcome | None:
@@ -56,12 +55,13 @@ def after_undos(record: Record) -> Outcome | None:
     return replace(outcome, result=record.result, checkpoints=(*outcome.checkpoints, (UNDONE, "")))
 
 
-def _anew(record: Record, entries: Entries, kept: set[str]) -> Outcome:
-    """Begin a new round with these entries."""
+def _anew(record: Record, entries: Entries, kept: set[str], step: str | None = None) -> Outcome:
+    """Begin a new round with these entries, from this step on."""
     then, stored = Round(round_of(record.checkpoints).number + 1), dict(record.checkpoints)
+    first = None if step is None else _key(record, entries, step)
     changed = {
         key: stored[key] if entry is entries[key] else msgspec.json.encode(entry).decode()
-        for key, entry in _begun_anew(entries, kept).items()
+        for key, entry in _begun_anew(entries, kept, first).items()
     }
     return Outcome(
         id=record.id,
@@ -76,15 +76,16 @@ def _anew(record: Record, entries: Entries, kept: set[str]) -> Outcome:
     )
 
 
-def _begun_anew(entries: Entries, kept: set[str]) -> Entries:
-    """The entries that stay, in their order. A time limit among them begins anew, unless the function has continued
-    behind the place at which it took effect."""
-    behind = {_before(entry) for key, entry in entries.items() if key in kept}
-    return {
-        key: replace(entry, until=UNSET, cut="", life=0) if is_limit(key) and entry.cut not in behind - {""} else entry
-        for key, entry in entries.items()
-        if key in kept
-    }
+def _begun_anew(entries: Entries, kept: set[str], first: str | None) -> Entries:
+    """The entries that stay, in their order; `first`: the step that is the first to run again. A time limit or a wait
+    with a timeout among them begins anew, unless it has taken effect at a place that stays, and the function has
+    continued behind it."""
+    stay = {key: entry for key, entry in entries.items() if key in kept}
+    places = {"", *stay, *(_before(entry) for key, entry in entries.items() if key in kept or key == first)}
+    for key, entry in stay.items():
+        if entry.life is not UNSET or entry.cut not in places:
+            stay[key] = replace(entry, until=UNSET, cut="", gave_up=False, life=UNSET)
+    return stay
 
 
 def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
@@ -93,7 +94,8 @@ def forked(record: Record, step: str | None, same_arguments: bool) -> Pairs:
     kept = entries_before(record, entries, step)
     read = {name: turn for name, turn, is_kept in _received(entries, kept) if is_kept}
     pairs = [mailbox_note(name, Mailbox(turn)) for name, turn in read.items()]
-    for name, entry in _begun_anew(entries, kept).items():
+    first = None if step is None else _key(record, entries, step)
+    for name, entry in _begun_anew(entries, kept, first).items():
         changed = replace(entry, taken_over=True) if same_arguments else replace(entry, args=UNSET, taken_over=True)
         pairs.append((name, msgspec.json.encode(changed).decode()))
     fork = FORK, msgspec.json.encode(ForkedFrom(record.id, step)).decode()
@@ -152,7 +154,7 @@ def _key(record: Record, entries: Entries, step: str) -> str:
 
 
 def _before(entry: Checkpoint) -> str:
-    """The key of the step that an entry follows, or inside of which it is the first one."""
+    """The key of the step that an entry follows. For the first entry inside a step, the key of that step."""
     return entry.after.rstrip("&>")
 
 
@@ -185,7 +187,7 @@ def _received(entries: Entries, kept: set[str]) -> list[tuple[str, int, bool]]:
 
 
 def _mailboxes_again(record: Record, entries: Entries, kept: set[str]) -> Pairs:
-    """Let the new round receive again what deleted entries had received, as far as the rows are still stored."""
+    """Let the new round receive again what deleted entries had received, if the rows are still stored."""
     again = mailboxes_of(record.checkpoints)
     for name, turn, is_kept in _received(entries, kept):
         mailbox = again.get(name, EMPTY)

@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 from treadle.concurrency.uncut import UncutCalls
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import ASKED, EXPIRED, NewJob, Outcome, Pairs, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.workflow.signals import ONCE, check_place, once_lock, winner
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ _read = msgspec.json.Decoder(KeptLock).decode
 def locks_of(checkpoints: Pairs) -> list[KeptLock]:
     """The last keys that a job got, in order. Entries that cannot be read are left out."""
     locks = []
-    for name, text in checkpoints:
+    for name, text in own_checkpoints(checkpoints).items():
         if name.startswith(ONCE):
             try:
                 locks.append(_read(text))

@@ -30,7 +30,7 @@ class ShortWaits:
         run, until = self._run, pending.until
         if until is None or until == self._last:
             return False
-        if until - run.moment() > LONGEST + OF_ENTRY * len(run.checkpoints.entries):
+        if until - run.latest_moment() > LONGEST + OF_ENTRY * len(run.checkpoints.entries):
             return False
         return run.backend.keeps(run.run)
 
@@ -39,8 +39,8 @@ class ShortWaits:
         run, until = self._run, pending.until
         assert until is not None
         self._last = until
-        if pending.new:
-            await run.backend.store_all(pending.new)
         if run.checkpoints.unsaved:
             await run.backend.save(run.run)
+        if pending.new:
+            await run.backend.store_all(pending.new)
         await asyncio.sleep(until - run.moment())

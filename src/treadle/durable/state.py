@@ -25,6 +25,8 @@ MOST_REPEATED = 100  # times that a suspension is raised again in one run
 class DurableState:
     """The part that steps, sleeps and waits of a run share."""
 
+    has_ending = False  # `reached` may raise the ending of a job
+
     def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
         self.run, self.backend = run, backend
         row = run.record
@@ -35,11 +37,16 @@ class DurableState:
         self.round = round_of(row.checkpoints)
         self.mailboxes = RunMailboxes(row.checkpoints)
         self.locks: dict[str, StepRequest] = {}  # by their names, those that this run has or waits for
+        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
         self._between: Outcome | None = None  # a task of the function has suspended the run between two tries
         self._repeated = 0  # how often a suspension was raised again
         self._misused: BadStep | None = None  # a branch of this run waited in a way that cannot be repeated
         self._pending: concurrent.futures.Future[Any] | None = None
         self._interrupted = False
+
+    def makes(self, key: str) -> bool:
+        """Whether this run makes one try of this step, and ends with it."""
+        return False
 
     async def reached(self, request: StepRequest, kind: str = STEP) -> None:
         """As `Checkpoints.reach`, in a coroutine."""
@@ -52,13 +59,19 @@ class DurableState:
         """Called by a wait for a message that has none in its entry. Raises in a run that receives no messages."""
 
     def refuse(self, why: str) -> None:
-        """The run fails whatever its function does, which may not see the error of a task."""
+        """The run fails whatever its function does, because the function may not see the error of a task."""
         self._misused = BadStep("wait", why)
 
     @property
     def is_suspended(self) -> bool:
         """Whether the run has been suspended, so that its tasks are cancelled for no reason of the function."""
         return self.run.suspended_as is not None or self._between is not None
+
+    def timed_out(self, request: StepRequest, text: str) -> TimeoutError:
+        """The error of a wait or a time limit that has timed out. The history has it: later runs raise the same."""
+        error = TimeoutError(text)
+        self.errors[request.key] = error, error
+        return error
 
     def asked(self, name: str, args: str | UnsetType = UNSET, key: str | None = None) -> StepRequest:
         """The next wait of that name. Its position in the order is where this is called."""
@@ -79,7 +92,7 @@ class DurableState:
         return self._since_claim(self.run.came)
 
     def latest_moment(self) -> float:
-        """As `moment`, but never earlier than the storage's clock: what begins here ends not too early."""
+        """As `moment`, but never earlier than the storage's clock: what begins here does not end too early."""
         return self._since_claim(self.run.sent)
 
     def _since_claim(self, at: float) -> float:
@@ -129,6 +142,8 @@ class DurableState:
             future.cancel()
         try:
             return future.result()
+        except TimeoutError as copy:  # which asyncio makes
+            raise next((error for error, _ in self.errors.values() if error.args == copy.args), copy) from None
         except concurrent.futures.CancelledError:
             raise Stopped from None
         finally:

@@ -12,30 +12,22 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from treadle.core.errors import CODE, BadOption, BadResult, BadStep, StepMismatch, TooLarge
+from treadle.core.errors import CODE, BadResult, BadStep
 from treadle.core.model import Outcome
 from treadle.durable import time_limits
-from treadle.durable.backend import (
-    EARLY,
-    IN_BATCH,
-    DurableBackend,
-    DurableRun,
-    Suspend,
-    is_suspension,
-)
+from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun, Suspend, is_suspension
 from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
-from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
+from treadle.durable.failures import failure_of
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
 from treadle.durable.short_waits import ShortWaits
-from treadle.durable.state import DurableState
 from treadle.durable.step_codec import is_async, signature_of
-from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries
+from treadle.durable.step_errors import StepErrors
+from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries, limited_in_thread, too_long
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
 from treadle.policy import judge
@@ -43,7 +35,7 @@ from treadle.policy.retry import Defer
 from treadle.serialization.call_codec import CallCodec, Codec
 
 
-class StepTaker(DurableState):
+class StepTaker(StepErrors):
     """The steps of one run."""
 
     def __init__(self, run: DurableRun, backend: DurableBackend, codec: Codec | None) -> None:
@@ -54,7 +46,6 @@ class StepTaker(DurableState):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
-        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     # --- in coroutines
 
@@ -62,35 +53,33 @@ class StepTaker(DurableState):
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions = PLAIN
     ) -> Coroutine[Any, Any, Any]:
         """Take the step. Its position in the order is where this is called, not where the result is awaited."""
-        if options.timeout is not None and not is_async(function):
-            raise BadOption(
-                "step.timeout", "a plain function cannot be interrupted; use an async one, or a timeout of its library"
-            )
         request = self._request(name, function, args, kwargs, options)
         if request.is_recorded:
-            return self._unawaited.add(request.key, self._replay(request, function))
+            self._unawaited[request.key] = replay = self._replay(request, function)
+            return replay
         return self._unawaited.add(request.key, self._step(self._call(request, function, args, kwargs, options)))
 
     def awaited(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """The coroutine of a call that takes a place in the order. A run that returns without awaiting it fails."""
 
         async def begun() -> Any:
-            self._unawaited.forget(key)
+            self._unawaited.pop(key, None)
             return await work()
 
         return self._unawaited.add(key, begun())
 
     async def _replay(self, request: StepRequest, function: Callable[..., Any]) -> Any:
         """A step with a recorded value: most of the time of a wake."""
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self.stay(request.key)
-        self.checkpoints.decide_at(request)
-        await self.reached(request)
+        if self.checkpoints.undecided:
+            self.checkpoints.decide_at(request)
+        if self.has_ending:
+            await self.reached(request)
         return self._replayed(request, function)
 
     def _replayed(self, request: StepRequest, function: Callable[..., Any]) -> Any:
-        self.checkpoints.end(request)
-        entry = request.entry
+        request.is_open, entry = False, request.entry
         assert entry is not None
         text = entry.result
         assert text is not None
@@ -106,7 +95,7 @@ class StepTaker(DurableState):
 
     async def _step(self, call: StepCall) -> Any:
         request = call.request
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self._on_loop(request.key)
         self.stay(request.key)
         self.checkpoints.decide_at(request)
@@ -114,48 +103,62 @@ class StepTaker(DurableState):
         await self.reached(request)
         try:
             while not self.checkpoints.is_over(request.key):
-                if time_limits.in_time_limit():
+                if self._ends_in_time(request):
                     await time_limits.check(self, request)
                 if (until := self._next_try(request)) is not None:
                     await self._wait_for_try(request, until)
                     continue
                 await self.reached(request, CALL)
+                if self._is_elsewhere(call):
+                    await self.try_elsewhere(call)
+                    continue
                 with self.tries.progress(request):
-                    if self.checkpoints.caught or self.undos.to_store:
+                    if self._has_to_store:
                         await self._before_effect()
                     try:
                         self._keep(call, await self._value(call))
                     except Exception as error:
                         self._try_failed(call, error)
-                    await self.backend.save(self.run)
+                    await self._store_try(request)
             await self.cut_again(request)
             return self._recorded(call)
         except asyncio.CancelledError as error:
-            if not self.backend.is_cancelled(self.run):
+            if not self.is_ending:
                 self.cut_off(request, error)
             raise
         finally:
             self.checkpoints.end(request)
 
-    async def cut_again(self, request: StepRequest) -> None:
-        """Wait to be cut off, if an earlier run was cut off in this step or wait."""
-        entry = self.checkpoints.entries.get(request.key)
-        if entry is not None and entry.failure == CUT_OFF:
-            await time_limits.check(self, request, recorded_only=True)
-            await self.backend.loop.create_future()
+    def _is_elsewhere(self, call: StepCall) -> bool:
+        """Whether a job of its own makes the tries of this step."""
+        return bool(call.options.limits) and not self.makes(call.request.key)
 
-    def cut_off(self, request: StepRequest, error: asyncio.CancelledError) -> None:
-        """Note that the function has cut off the step. A cancellation that nothing asked of this task is an error of
-        the step: later runs would wait for it for ever."""
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            self.checkpoints.raised(request, CUT_OFF)
-            return
-        failure = Failure("CancelledError", "asyncio", message="something else cancelled what the step awaited")
-        shown = error_of(request.key, failure)
-        self.errors[request.key] = shown, shown
-        self.checkpoints.raised(request, replace(failure, round=self.checkpoints.round))
-        raise shown from error
+    def _ends_in_time(self, request: StepRequest) -> bool:
+        """Whether a time limit may have passed before this step. While a job makes its try, that is a wait."""
+        entry = self.checkpoints.entries.get(request.key)
+        return time_limits.in_time_limit() and not (entry is not None and entry.child)
+
+    async def try_elsewhere(self, call: StepCall, here: bool = False) -> None:
+        """Make one try of a step by a job of its own, which obeys the limits of the step. Raises what the step raises.
+        `here`: the function runs in a thread, which is suspended at once."""
+
+    async def _store_try(self, request: StepRequest) -> None:
+        """Store the entry of a try. A run that has made the try for which it was ends with it, and stores it then."""
+        if self.makes(request.key):
+            self.leave_tried()
+        await self.backend.save(self.run)
+
+    def leave_tried(self) -> None:
+        """Called when this run has made the try that it was for. Raises Suspend."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run ends, so that its tasks are cancelled for no reason of the function."""
+        return self.backend.is_cancelled(self.run) or self.is_suspended
+
+    @property
+    def _has_to_store(self) -> bool:
+        return bool(self.checkpoints.caught) or self.undos.to_store
 
     async def _before_effect(self) -> None:
         """Store what must be known before the function of a step runs."""
@@ -167,8 +170,9 @@ class StepTaker(DurableState):
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
             if not is_async(call.function):
-                value = await self.backend.call(self.run, call.function)
-                return await value if inspect.isawaitable(value) else value
+                with limited_in_thread(call.request.key, call.options.timeout):
+                    value = await self.backend.call(self.run, call.function)
+                    return await value if inspect.isawaitable(value) else value
             if call.options.timeout is None:
                 return await call.function()
             try:
@@ -177,8 +181,7 @@ class StepTaker(DurableState):
             except TimeoutError as error:
                 if not limit.expired():
                     raise
-                text = f"step {call.request.key!r} took longer than its timeout of {call.options.timeout:g} s"
-                raise TimeoutError(text) from error
+                raise too_long(call.request.key, call.options.timeout) from error
 
     async def _wait_for_try(self, request: StepRequest, until: float) -> None:
         """Suspend the run until the next try of a step is due, if that takes longer than a short wait. A task of the
@@ -210,7 +213,7 @@ class StepTaker(DurableState):
         call = self._call(request, function, args, kwargs, options)
         try:
             while not self.checkpoints.is_over(request.key):
-                if time_limits.in_time_limit():
+                if self._ends_in_time(request):
                     self.wait_here(time_limits.check(self, request))
                 if (until := self._next_try(request)) is not None:
                     if self.short_waits.fits(Pending(until=until)):
@@ -219,16 +222,19 @@ class StepTaker(DurableState):
                     key, until = self.wait_here(self.tries.alone(request, until))
                     self.leave(self.suspended_for(Pending(until=until, sleep=key)))
                 self.checkpoints.reach(request, CALL)
+                if self._is_elsewhere(call):
+                    self.wait_here(self.try_elsewhere(call, here=True))
+                    continue
                 with self.tries.progress(request):
-                    if self.checkpoints.caught or self.undos.to_store:
+                    if self._has_to_store:
                         self.wait_here(self._before_effect())
                     try:
-                        with self._around(request):
+                        with self._around(request), limited_in_thread(request.key, options.timeout):
                             value = call.function()
                         self._keep(call, value)
                     except Exception as error:
                         self._try_failed(call, error)
-                    self.wait_here(self.backend.save(self.run))
+                    self.wait_here(self._store_try(request))
             return self._recorded(call)
         finally:
             self.checkpoints.end(request)
@@ -239,11 +245,10 @@ class StepTaker(DurableState):
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
     ) -> StepRequest:
         self.stay(name)
-        if options.retry is not None and self.run.place is IN_BATCH:
-            raise BadStep(name, "a step of a batch has no `retry`: between two tries the other jobs would have to wait")
+        if (options.retry is not None or options.limits) and self.run.place is IN_BATCH:
+            raise BadStep(name, "a step of a batch has no `retry` and no `limits`: the other jobs would have to wait")
         if not callable(function):
             raise BadStep(name, f"expected a function and its arguments, found {function!r}")
-        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
         return self.checkpoints.ask(name, checksum_of(args, kwargs))
 
     def _call(
@@ -279,24 +284,19 @@ class StepTaker(DurableState):
 
         self.keep_or_fail(request, entry)
 
-    def keep_or_fail(self, request: StepRequest, entry: Callable[[], Checkpoint]) -> None:
-        """Record this entry. If it cannot be stored, record that, so that no later run does the same work."""
-        try:
-            self.checkpoints.keep(request, entry())
-        except (BadResult, TooLarge) as error:
-            if isinstance(error, BadResult):
-                error = BadResult(error.task, error.problem[:MESSAGE])  # a codec of the user may give a longer one
-            failure, _ = failure_of(request.key, error)
-            self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
-
     def _try_failed(self, call: StepCall, error: Exception) -> None:
         """Record the error of a try if the step has options of its own; otherwise raise it, as every later run will if
         the function catches it."""
         request, retry = call.request, call.options.retry
-        if judge.fails_as(error) == CODE:
+        if isinstance(error, Defer) and self.makes(request.key):
+            error = Defer(error.delay(self.moment()), limit=error.limit)  # an instant cannot be stored
+        if judge.fails_as(error) == CODE and not self.makes(request.key):
             raise error
         failure, shown = failure_of(request.key, error, self.checkpoints.round)
-        if retry is None or isinstance(error, Defer):
+        if retry is None or isinstance(error, Defer) or judge.fails_as(error) == CODE:
+            if self.makes(request.key):
+                self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+                return
             self.errors[request.key] = shown, error
             self.checkpoints.raised(request, failure)
             self._raise(request.key)
@@ -305,18 +305,11 @@ class StepTaker(DurableState):
         try:
             delay = call.options.next_delay(error, tried, self.backend.random())
         except Defer as deferral:
-            self._try_failed(call, deferral)  # raises it
+            self._try_failed(call, deferral)  # raises it, if its job runs here
             return
         until = UNSET if delay is None else self.latest_moment() + delay
         self.errors[request.key] = shown, error
         self.checkpoints.keep(request, request.entry_of(failure=failure, tries=tries, until=until))
-
-    def _raise(self, key: str) -> NoReturn:
-        """Raise the error of a step that is known in this run."""
-        shown, error = self.errors[key]
-        if shown is error:
-            raise error
-        raise shown from error
 
     def suspended_for(self, pending: Pending) -> Outcome:
         """The outcome of a run that is suspended for this, and for the waits of its other tasks."""
@@ -344,22 +337,8 @@ class StepTaker(DurableState):
         assert text is not None
         return call.signature.decode_result(text)
 
-    def recorded(self, request: StepRequest) -> Checkpoint:
-        """The entry, which has a value. Raises the failure of one that has failed."""
-        entry = self.checkpoints.entries[request.key]
-        if isinstance(entry.failure, Failure):
-            if entry.failure.round is not UNSET:
-                self.checkpoints.raised(request, entry.failure)
-            if request.key not in self.errors:
-                shown = error_of(request.key, entry.failure)
-                self.errors[request.key] = shown, shown
-            self._raise(request.key)
-        if not entry.has_value:
-            raise StepMismatch(self.run.record.job.id, request.key, request.after, "a sleep or a wait of that name")
-        return entry
-
     def key(self, name: str | None) -> str:
-        """The idempotency key of a step: the same in every run of this round, also after a retry of a dead job."""
+        """The idempotency key of a step: the same in every run of this round, even after a retry of a dead job."""
         name = running_step() if name is None else name
         if name is None:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
@@ -367,17 +346,6 @@ class StepTaker(DurableState):
         return f"{self.run.record.job.id}{restarts}:{name}"
 
     # --- the end of a run
-
-    def left_by(self, error: BaseException) -> tuple[BaseException, bool]:
-        """The error of the user's function for the one that left the function, and whether the history has it: then
-        every further attempt would raise it at the same place."""
-        parts, is_final = list(leaves(error)), False
-        for key, (shown, original) in self.errors.items():
-            if any(shown is part for part in parts):
-                entry = self.checkpoints.entries.get(key)
-                is_final = is_final or (entry is not None and not entry.is_tried)
-                error = original if error is shown else error
-        return error, is_final
 
     def in_progress(self, outer: set[str], changed: Callable[[], None]) -> bool:
         """Whether a step is in progress, other than these; `changed` is called when one has ended."""

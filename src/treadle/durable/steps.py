@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooLarge
-from treadle.core.model import OURS, ROUND, Outcome, State
+from treadle.core.model import KEPT_FROM, OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
 from treadle.durable.children import cancel_all, open_children, read
@@ -27,6 +27,8 @@ from treadle.durable.pending import Pending, first_of
 from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
+from treadle.durable.step_tries import StepTry
+from treadle.durable.tries import StepCall
 from treadle.durable.waits import Wait, Waiting
 from treadle.policy.cleanups import with_cleanup
 from treadle.policy.retry import Defer, seconds
@@ -56,7 +58,7 @@ class Durable(StepTaker):
     async def over(self, wait: Wait) -> Any:
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request
-        self._unawaited.forget(request.key)
+        self._unawaited.pop(request.key, None)
         self.stay(request.key)
         self._on_loop(request.key)
         self.checkpoints.decide_at(request)
@@ -67,7 +69,7 @@ class Durable(StepTaker):
                 await self._parking.park(request, wait, pending)
             return await self._value_of(wait)
         except asyncio.CancelledError as error:
-            if not (self.backend.is_cancelled(self.run) or self.is_suspended or self._parking.has_ended):
+            if not self.is_ending:
                 self.cut_off(request, error)
                 await wait.drop()
             raise
@@ -79,6 +81,12 @@ class Durable(StepTaker):
         await self.leave_caught()
         self.checkpoints.reach(wait.request, wait.kind)
         try:
+            return await self._over_here(wait)
+        finally:
+            self.checkpoints.end(wait.request)
+
+    async def _over_here(self, wait: Wait) -> Any:
+        try:
             while (pending := await self._look(wait)) is not None:
                 if not self.short_waits.fits(pending):
                     self.leave(self.suspended_for(pending))
@@ -87,8 +95,26 @@ class Durable(StepTaker):
         except time_limits.TimePassed:
             await wait.drop()
             raise
-        finally:
-            self.checkpoints.end(wait.request)
+
+    async def try_elsewhere(self, call: StepCall, here: bool = False) -> None:
+        if self.undos.to_store:
+            await self.undos.store(self.backend, self.checkpoints)
+        wait = StepTry(self, call)
+        if here:
+            await self._over_here(wait)
+            return
+        try:
+            while (pending := await self._look(wait)) is not None:
+                await self._parking.park(wait.request, wait, pending)
+        except asyncio.CancelledError:
+            if not self.is_ending:
+                await wait.drop()
+            raise
+        await self._value_of(wait)
+
+    @property
+    def is_ending(self) -> bool:
+        return super().is_ending or self._parking.has_ended
 
     async def _look(self, wait: Wait) -> Pending | None:
         await self.cut_again(wait.request)
@@ -116,7 +142,7 @@ class Durable(StepTaker):
         parts = parts_of(waits)
         for name, part in parts.items():
             waiting: Any = waits[name]
-            self._unawaited.forget(part.request.key)
+            self._unawaited.pop(part.request.key, None)
             waiting.close()
         return parts
 
@@ -128,7 +154,7 @@ class Durable(StepTaker):
         self.undos.add(function, args, kwargs, self.checkpoints.here())
 
     async def restart(self, args: Any, kwargs: Any) -> NoReturn:
-        """End this round: the function begins anew with these arguments, without the steps and children of this
+        """End this round: the function starts over with these arguments, without the steps and children of this
         round."""
         await self.leave_caught()
         if self.locks:
@@ -177,9 +203,14 @@ class Durable(StepTaker):
         try:
             return await self._locks.win(key, seconds(keep, "once.keep"))
         except (ForeignRow, KeyHeld) as error:
-            job = self.run.record.job
-            log.warning("%s %s waits for the once-lock %r, which another queue holds", job.task, job.id, key)
-            raise Defer(FOREIGN_LOCK) from error
+            raise self.kept_from(f"the once-lock {key!r}: another queue holds it", FOREIGN_LOCK) from error
+
+    def kept_from(self, what: str, pause: float) -> Defer:
+        """The job tries again after this time, as it may not take this lock. The log and `explain` name the cause."""
+        job, deferral = self.run.record.job, Defer(pause)
+        log.warning("%s %s is kept from %s", job.task, job.id, what)
+        deferral.reason = KEPT_FROM + what
+        return deferral
 
     async def give_back(self, key: str) -> None:
         """Release the lock, if this run got it."""

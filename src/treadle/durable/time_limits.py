@@ -14,9 +14,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from treadle.durable.backend import EARLY
+from treadle.durable.backend import EARLY, Leaving
 from treadle.durable.checkpoints import MARK, Checkpoint, StepRequest
 from treadle.durable.pending import Pending
 from treadle.durable.state import DurableState
@@ -26,7 +27,7 @@ KEY: Final = "timeout"
 _here: ContextVar[tuple[TimeLimit, ...]] = ContextVar("treadle_time_limits", default=())
 
 
-class TimePassed(BaseException):
+class TimePassed(Leaving):
     """Leaves the block of a time limit in a thread."""
 
     def __init__(self, limit: TimeLimit) -> None:
@@ -52,24 +53,14 @@ class TimeLimit:
         return entry.until
 
     def _enter(self) -> None:
-        run, life = self._run, self._run.run.record.reopenings
-        if self._begins_anew(life):
-            until = run.latest_moment() + self._length
-            run.checkpoints.keep(self._request, Checkpoint(self._request.after, until=until, life=life))
-        run.checkpoints.end(self._request)
-        if run.limits_time(self._request.key) or run.checkpoints.entries[self._request.key].cut:
+        run, request, entry = self._run, self._request, self._request.entry
+        limits = run.limits_time(request.key)
+        if limits and (entry is None or not isinstance(entry.until, float)):
+            entry = Checkpoint(request.after, until=run.latest_moment() + self._length, life=run.checkpoints.round)
+            run.checkpoints.keep(request, entry)
+        run.checkpoints.end(request)
+        if limits or (entry is not None and entry.cut):
             self._token = _here.set((*_here.get(), self))
-
-    def _begins_anew(self, life: int) -> bool:
-        """Whether the limit begins in this run: it has no end yet, or an operator has reopened the job since. One that
-        has taken effect stays if the function has continued behind that place, as the error of a step does."""
-        run, entry = self._run, self._request.entry
-        if not run.limits_time(self._request.key):
-            return False
-        if entry is None or not isinstance(entry.until, float):
-            return True
-        is_decided = bool(entry.cut) and run.checkpoints.following(entry.cut) is not None
-        return entry.life < life and not is_decided
 
     def _exit(self) -> None:
         if self._token is not None:
@@ -109,7 +100,8 @@ class TimeLimit:
 
     def _error(self) -> TimeoutError:
         job = self._run.run.record.job
-        return TimeoutError(f"{job.task} {job.id}: {self._request.key!r} of {self._length:g} s has passed")
+        text = f"{job.task} {job.id}: {self._request.key!r} of {self._length:g} s has passed"
+        return self._run.timed_out(self._request, text)
 
     async def _leave(self, request: StepRequest) -> NoReturn:
         """Leave the block at this wait or step, in this run and in every later one."""
@@ -119,17 +111,15 @@ class TimeLimit:
             self._before = entry
             checkpoints.keep(self._request, replace(entry, cut=request.key))
             await self._run.backend.save(self._run.run)
+        if entry.life is not UNSET:
+            # The step or wait is noted as cut off in the same moment, and decided in the same moment.
+            checkpoints.timed_out(replace(self._request, branch=request.branch))
         self._is_over = True
         if self._timeout is None:
             raise TimePassed(self)
         self._timeout.reschedule(asyncio.get_running_loop().time())
         while True:
             await self._run.backend.loop.create_future()  # until it is cancelled
-
-
-def is_limit(key: str) -> bool:
-    """Whether this is the key of a time limit."""
-    return key.partition("#")[0].partition(":")[0] == KEY
 
 
 async def check(run: DurableState, request: StepRequest, recorded_only: bool = False) -> None:

@@ -7,31 +7,37 @@ them first: their functions would run again if the run ended before their result
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
 from msgspec import Struct
 
+from treadle.core.clock import monotonic
 from treadle.core.errors import BadOption
 from treadle.durable.checkpoints import StepRequest
 from treadle.policy.judge import Failure, OnError, Verdict, fails_as, verdict_of
+from treadle.policy.parts import Limits
 from treadle.policy.retry import DEFAULT, Abort, Retry, RetryAfter, RetryNow, seconds
 from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.options import limits_of
 
 
 class StepOptions(Struct, frozen=True):
     """How a step is called.
 
     retry     how often it is tried; None: once, and its error is one of the function's attempt
-    timeout   seconds that one try may take
+    timeout   seconds that one try may take; a plain function is not interrupted
     on_error  decides about an error, as the `on_error` of a task
+    limits    limits that each try obeys, with the cost of a try
     """
 
     retry: Retry | None = None
     timeout: float | None = None
     on_error: OnError | None = None
+    limits: Limits = ()
 
     def next_delay(self, error: Exception, tried: Failure, fraction: float) -> float | None:
         """Seconds until the next try; None: there is none. Raises the Defer that `on_error` returns."""
@@ -52,9 +58,48 @@ class StepOptions(Struct, frozen=True):
 
 
 PLAIN = StepOptions()
+_ends: ContextVar[float | None] = ContextVar("treadle_try_ends", default=None)  # by `monotonic`
 
 
-def step_options(retry: Retry | None, timeout: float | timedelta | None, on_error: OnError | None) -> StepOptions:
+def left_of_try() -> float | None:
+    """Seconds until the function in this thread has used up the time of its try; None: nothing limits that."""
+    ends = _ends.get()
+    return None if ends is None else max(0.0, ends - monotonic())
+
+
+def too_long(key: str, length: float | None) -> TimeoutError:
+    """The error of a try that has used up its time."""
+    return TimeoutError(f"step {key!r} took longer than its timeout of {length:g} s")
+
+
+@contextmanager
+def limited_in_thread(key: str, length: float | None) -> Iterator[None]:
+    """While a plain function runs, which nothing can interrupt: after this time it gets a request to stop, and its try
+    has failed when it returns, whatever it returns."""
+    if length is None:
+        yield
+        return
+    ends, outer = monotonic() + length, _ends.get()
+    token, late = _ends.set(ends if outer is None else min(ends, outer)), None
+    try:
+        yield
+    except Exception as error:
+        if monotonic() < ends:
+            raise
+        late = error
+    finally:
+        _ends.reset(token)
+    if monotonic() >= ends:
+        raise too_long(key, length) from late
+
+
+def step_options(
+    retry: Retry | None,
+    timeout: float | timedelta | None,
+    on_error: OnError | None,
+    limits: Iterable[str],
+    cost: int,
+) -> StepOptions:
     """Raises BadOption."""
     if retry is not None and not isinstance(retry, Retry):
         raise BadOption("step.retry", f"expected Retry(...), found {retry!r:.60}")
@@ -65,7 +110,8 @@ def step_options(retry: Retry | None, timeout: float | timedelta | None, on_erro
     length = None if timeout is None else seconds(timeout, "step.timeout")
     if length == 0:
         raise BadOption("step.timeout", "expected more than 0 s, or None for no limit")
-    return StepOptions(None if retry is None else retry.over(DEFAULT), length, on_error)
+    own = limits_of(limits, cost)
+    return StepOptions(None if retry is None else retry.over(DEFAULT), length, on_error, own)
 
 
 class StepCall(Struct, frozen=True):

@@ -9,31 +9,25 @@ from typing import Any
 from treadle.core.errors import BadStep
 
 
-class Unawaited:
-    """Those of one run."""
-
-    def __init__(self) -> None:
-        self._coroutines: dict[str, Coroutine[Any, Any, Any]] = {}
+class Unawaited(dict[str, Coroutine[Any, Any, Any]]):
+    """Those of one run, by their keys. One that begins, or is closed because something else does its work, is removed
+    with `pop`."""
 
     def add(self, key: str, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        """The coroutine, which does the work of this step and calls `forget` when it begins."""
-        self._coroutines[key] = work
+        """The coroutine, which does the work of this step."""
+        self[key] = work
         return work
-
-    def forget(self, key: str) -> None:
-        """The coroutine has begun, or is closed because something else does its work."""
-        self._coroutines.pop(key, None)
 
     def close(self) -> None:
         """The run is over: close those that have not begun."""
-        for coroutine in self._coroutines.values():
+        for coroutine in self.values():
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
 
     def forgotten(self) -> BadStep | None:
         """The error for the first one, after the function has returned. One whose task was cancelled is closed."""
         error = None
-        for key, coroutine in self._coroutines.items():
+        for key, coroutine in self.items():
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
                 error = error or BadStep(key, "was never awaited, so it has not begun; write `await` before it")

@@ -16,6 +16,7 @@ from treadle.durable.checkpoints import Checkpoint, Checkpoints, StepRequest
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.step_codec import is_async
 from treadle.policy import cleanups
+from treadle.policy.parts import is_part
 
 
 class Undo(Struct, eq=False):
@@ -43,7 +44,7 @@ class Undos:
         self._record = record
         self.registered: list[Undo] = []
         self._undecided: list[Undo] = []
-        self.is_stored = cleanups.is_cleanup(record.job) or cleanups.is_stored(record)
+        self.is_stored = is_part(record.job) or cleanups.is_stored(record)
 
     def add(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], branch: Branch) -> None:
         shown = getattr(function, "__name__", type(function).__name__).strip("<>")

@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from treadle.core import defaults, trace_ids
+from treadle.core import defaults, ids, trace_ids
 from treadle.core.clock import moment
 from treadle.core.errors import BadOption, NotRunning
 from treadle.core.model import Record
 from treadle.core.ranges import MOST_TEXT, a_text
-from treadle.durable import Cleanup
+from treadle.durable import Part, left_of_try
 from treadle.execution.durable_context import DurableContext
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
@@ -138,9 +138,9 @@ class Context(DurableContext, frozen=True):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the function should stop: it timed out, the job was cancelled or lost, or the worker stops. Async
-        functions are cancelled; functions in threads must check this regularly, or use `wait`."""
-        return self._run.why is not None
+        """Whether the function should stop: it timed out, also as a step, the job was cancelled or lost, or the worker
+        stops. Async functions are cancelled; functions in threads must check this regularly, or use `wait`."""
+        return self._run.why is not None or left_of_try() == 0.0
 
     @property
     def state(self) -> Any:
@@ -150,7 +150,11 @@ class Context(DurableContext, frozen=True):
 
     def wait(self, timeout: float) -> bool:
         """In a thread: sleep up to `timeout` seconds. Returns True as soon as the function should stop."""
-        return self._run.wait(timeout)
+        remaining = left_of_try()
+        if remaining is None or remaining > timeout:
+            return self._run.wait(timeout)
+        self._run.wait(remaining)
+        return True
 
     def transaction(self, timeout: float | timedelta = defaults.TRANSACTION) -> Scope:
         """A block whose writes are committed together with the job's ending and its children, or rolled back.
@@ -166,7 +170,7 @@ class Context(DurableContext, frozen=True):
         site = self._run.site
         if site is None or site.storage is None:
             raise NotRunning('transaction() does not work in a function of kind="process"; use a thread or a coroutine')
-        if isinstance(self._run.durable, Cleanup):
+        if isinstance(self._run.durable, Part):
             self._run.durable.refuse_transaction()
         return Scope(site.storage, self.record, seconds(timeout, "timeout"), site.loop, self._run)
 
@@ -198,7 +202,7 @@ class Context(DurableContext, frozen=True):
 
 def current() -> Context:
     """The job that runs here. Raises NotRunning outside a job, and in a batch."""
-    run = running_here()
+    run: JobRun | None = ids.running.get(None)  # `running_here`, in each step of a replay
     if run is None:
         if many := batch_here.get():
             raise NotRunning(f"current() was called in a batch of {len(many)} jobs: use current_batch()")

@@ -87,7 +87,7 @@ class DurableContext(WaitContext, frozen=True):
         return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, Ask))
 
     def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
-        """Publish a value that `app.jobs.value(id, name)` reads, also after the job has ended, in place of the last one
+        """Publish a value that `app.jobs.value(id, name)` reads, even after the job has ended, in place of the last one
         of that name. It is stored with the next step, sleep or wait, before the function of a step runs.
 
         At most 64 names of 64 KiB each. Raises BadStep, BadOption, TooLarge and StepMismatch.
@@ -98,13 +98,13 @@ class DurableContext(WaitContext, frozen=True):
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
         code. Nothing is awaited. False for a job that had passed this point before the change, in all its later runs;
-        True for all others, whose history gets a marker. The first call of a name in a run decides for all of them, so
-        a loop does not change its code half-way. Remove the old code when `treadle storage check` says that no stored
-        job needs it. Raises BadStep."""
+        True for all others, whose history gets a marker. The first call with a name decides for the whole run, so a
+        loop does not change its code between two passes. Remove the old code when `treadle storage check` says that no
+        stored job needs it. Raises BadStep."""
         return self._durably(name).patched(name)
 
     def restart(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, NoReturn]:
-        """Begin anew in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
+        """Start over in the same job: `await current().restart(state)` ends this run as a sleep does, and the function
         runs again with these arguments instead of its own. The steps, sleeps and waits stored so far are deleted in the
         same change, and children that have not ended are cancelled; id, deadline and jobs that wait for this one stay.
         An endless loop that restarts now and then keeps a short history. Raises BadArgument, BadStep and TooLarge."""
@@ -130,15 +130,16 @@ class DurableContext(WaitContext, frozen=True):
         return Once(self._durably("once"), key, keep)
 
     def lock(self, name: str) -> Lock:
-        """`async with current().lock("account:7") as number:` only one job is in the block at a time, in the whole
-        fleet, in the order in which they came. The wait uses no slot, see `sleep`. The job has the lock until it leaves
-        the block, over sleeps, retries and lost workers, or until it has ended, however it ends. `number` rises with
-        each owner: pass it on to what the lock protects, which can so refuse a late call of an earlier owner. Raises
-        BadStep, also if this job has the lock already, and StepMismatch."""
+        """`async with current().lock("account:7") as number:` lets one job at a time into the block, in the whole
+        fleet, in the order in which they asked for the lock. The wait uses no slot, see `sleep`. The job has the lock
+        until it leaves the block, over sleeps, retries and lost workers, or until it has ended, however it ends.
+        `number` rises with each owner. Pass it to the resource that the lock protects, so that the resource can refuse
+        a late call of an earlier owner. Raises StepMismatch, and BadStep, for example if this job has the lock
+        already."""
         return Lock(self._durably("lock"), name)
 
     def step_key(self, name: str | None = None) -> str:
-        """An idempotency key for a step's external effects: the same in every run, also after a retry of a dead job.
+        """An idempotency key for a step's external effects: the same in every run, even after a retry of a dead job.
         Without a name, the key of the step whose function runs here."""
         return self._durably().key(name)
 

@@ -22,6 +22,7 @@ from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import NestedTransaction
 from treadle.core.model import Outcome, Pairs, Record
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.durable import Durable, DurableBackend
 from treadle.execution.transaction import Open
 from treadle.policy import attempts
@@ -139,8 +140,8 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     def read_memo(self) -> dict[str, str]:
         """The texts that middleware stored in earlier runs and in this one, by name."""
         if self.memo is None:
-            pairs = self.record.checkpoints
-            self.memo = {name[len(MEMO) :]: text for name, text in pairs if name.startswith(MEMO)}
+            own = own_checkpoints(self.record.checkpoints)
+            self.memo = {name[len(MEMO) :]: text for name, text in own.items() if name.startswith(MEMO)}
         return self.memo
 
     def _memo_pairs(self) -> Pairs:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
+
+from msgspec import Struct
 
 from treadle.durable import PLAIN, Durable, StepOptions, step_options
 from treadle.policy import judge
@@ -14,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Step:
+class Step(Struct, frozen=True):
     """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
     later runs receive the stored value. If the worker dies before that, the function runs again.
 
@@ -24,10 +26,8 @@ class Step:
     the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
     """
 
-    __slots__ = ("_durably", "_options")
-
-    def __init__(self, durably: Callable[[str], Durable], options: StepOptions = PLAIN) -> None:
-        self._durably, self._options = durably, options
+    _durably: Callable[[str], Durable]
+    _options: StepOptions = PLAIN
 
     @overload
     def __call__(
@@ -48,17 +48,24 @@ class Step:
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
     ) -> Step:
         """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
 
         retry     when the step is tried again after an error. Between two tries the job is deferred: it uses no slot,
                   and no attempt is counted. When they are used up, or the error is final (Abort, or by `on_error`), the
                   error is stored, and each run raises it. Fields that are not set have the defaults of `Retry`
-        timeout   seconds that one try of an async function may take; then it is cancelled and raises TimeoutError
+        timeout   seconds that one try may take; then an async function is cancelled, and the try raises TimeoutError. A
+                  plain function cannot be interrupted: `current().cancelled` is true in it after that time, and its try
+                  has failed as soon as it returns, whatever it returns
         on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
-        Raises BadOption, also for a `timeout` of a plain function, which cannot be interrupted.
+        limits    names of limits, as in `@app.task(limits=...)`, that each try obeys: it waits for them without a slot,
+                  and runs in a job of its own over the history of this one, which waits for it
+        cost      slots and starts that one try takes of each of these limits
+        Raises BadOption.
         """
-        return Step(self._durably, step_options(retry, timeout, on_error))
+        return Step(self._durably, step_options(retry, timeout, on_error, limits, cost))
 
 
 class SynchronousStep:
@@ -73,6 +80,14 @@ class SynchronousStep:
         result: T = self._durable.step_here(name, function, args, kwargs, self._options)
         return result
 
-    def options(self, *, retry: Retry | None = None, on_error: judge.OnError | None = None) -> SynchronousStep:
-        """As `Step.options`. A thread cannot be interrupted, so there is no `timeout`."""
-        return SynchronousStep(self._durable, step_options(retry, None, on_error))
+    def options(
+        self,
+        *,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        on_error: judge.OnError | None = None,
+        limits: Sequence[str] = (),
+        cost: int = 1,
+    ) -> SynchronousStep:
+        """As `Step.options`."""
+        return SynchronousStep(self._durable, step_options(retry, timeout, on_error, limits, cost))

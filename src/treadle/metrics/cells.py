@@ -59,7 +59,7 @@ class Cell(Struct, array_like=True, gc=False):
         add(self.wait, more.wait)
 
     def copy(self) -> Cell:
-        """A copy, also while another thread counts."""
+        """A copy, even while another thread counts."""
         numbers = (self.queue, self.task, self.succeeded, self.failed, self.retried, self.other)
         return Cell(*numbers, self.run.copy(), self.wait.copy())
 

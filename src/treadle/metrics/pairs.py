@@ -22,7 +22,7 @@ def is_own(queue: str, task: str) -> bool:
 
 
 class Pairs:
-    """The pairs that are in use; the first ones stay.
+    """The pairs that are in use. Once there are too many, only the first ones keep a count of their own.
 
     most  pairs of their own. Jobs of other tasks count under (queue, OTHER), for `most` queues, then under
           (OTHER, OTHER)
@@ -62,7 +62,7 @@ class PairCounts:
         self._counts[pair] = min(self._counts.get(pair, 0) + count, MOST)
 
     def add_jobs(self, jobs: Iterable[NewJob]) -> None:
-        """Count these jobs, without Treadle's own. Jobs of one task after each other cost 0.1 us each."""
+        """Count these jobs, without Treadle's own. Consecutive jobs of one task cost 0.1 us each."""
         queue, task, count = OTHER, OTHER, 0
         for job in jobs:
             if job.task == task and job.queue == queue:

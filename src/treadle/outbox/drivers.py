@@ -238,7 +238,7 @@ class Database:
 
 
 def translated(error: Exception, address: Address) -> StorageError | None:
-    """The error of a driver as one of ours; None: it is no error of a database."""
+    """The error of a driver as one of ours; None: it is not an error of a database."""
     where, text = address.database, " ".join(str(error).split())
     module = type(error).__module__.partition(".")[0]
     if isinstance(error, sqlite3.Error):

@@ -22,7 +22,7 @@ class Notices:
         self._not_before = 0.0
 
     async def wait(self, most: float) -> bool:
-        """Wait for a notification, for at most so many seconds. Returns whether there may be new rows."""
+        """Wait for a notification, for at most this many seconds. Returns whether there may be new rows."""
         if self._address.dialect != "postgresql" or monotonic() < self._not_before:
             await asyncio.sleep(most)
             return False

@@ -163,7 +163,7 @@ class Outbox:
         return [_listed(row) for row in await self._run(self._statements.listed(limit, failing))]
 
     async def undelivered(self, after: int = 0, limit: int = 1_000) -> Sequence[tuple[int, str, NewJob | None]]:
-        """(number, id, job) of the rows behind number `after` that were not delivered yet, those included that were
+        """(number, id, job) of the rows after number `after` that were not delivered yet, those included that were
         given up; None: the row cannot be read. Only reads. Raises StorageError."""
         rows = await self._run(self._statements.undelivered(after, limit))
         return [(int(seq), id, _job(text)) for seq, id, text in rows]

@@ -139,8 +139,8 @@ class Statements:
         return [text.format(**self._names) for text in DDL[self.dialect]]
 
     def creation(self) -> list[str]:
-        """The same for a database that may have a part of them: MySQL commits after each statement, and a test may
-        have emptied all tables."""
+        """The same statements for a database that may already have some of the tables: MySQL commits after each
+        statement. A test may also have emptied all tables."""
         statements = [text.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS") for text in self.ddl()]
         if self.dialect == "mysql":
             return [text.replace("INSERT INTO", "INSERT IGNORE INTO") for text in statements]
@@ -316,7 +316,7 @@ class Statements:
         )
 
     def undelivered(self, after: int, limit: int) -> Sent:
-        """(seq, id, job) of the next rows that wait, also of those that were given up."""
+        """(seq, id, job) of the next rows that wait, including those that were given up."""
         return self._sent(
             "SELECT seq, id, job FROM {rows} WHERE became IS NULL AND seq > ? ORDER BY seq LIMIT ?", after, limit
         )

@@ -43,7 +43,7 @@ class OutboxTasks:
         self._delivering: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
-        """Begin anew in a forked child."""
+        """Start over in a forked child."""
         self._begin()
         outbox = self._outbox()
         if outbox is not None:

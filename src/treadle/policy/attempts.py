@@ -17,6 +17,7 @@ from treadle.core.clock import moment_text
 from treadle.core.errors import UNREADABLE
 from treadle.core.events import was_lost
 from treadle.core.model import EXPIRED, LOST, LOST_BY, PAUSED, Outcome, Pairs, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 
 KEPT: Final = 10  # attempts of a job; a claim reads all of them
@@ -59,7 +60,7 @@ _read = msgspec.json.Decoder(Attempt).decode
 def stored(record: Record) -> list[Attempt]:
     """The attempts among the checkpoints of a row, in order. Entries that cannot be read are left out."""
     attempts = []
-    for name, text in record.checkpoints:
+    for name, text in own_checkpoints(record.checkpoints).items():
         if name.startswith(ATTEMPT):
             try:
                 attempts.append(_read(text))
@@ -91,7 +92,7 @@ def losses(record: Record) -> Pairs:
 
 
 def deaths(record: Record) -> list[Attempt]:
-    """The runs of this job whose leases expired since it was last reopened, as far as they are known, in order."""
+    """The runs of this job whose leases expired since it was last reopened, those that are known, in order."""
     known = [run for run in stored(record) if run.outcome == "lost" and run.reopening == record.reopenings]
     return known + (_losses(record) if was_lost(record) else [])
 
@@ -118,7 +119,7 @@ def _losses(record: Record) -> list[Attempt]:
 def _with_death(record: Record, lost: Attempt) -> Attempt:
     """The last lost run, with what the supervisor of its worker has noted about its end."""
     try:
-        death = _read_death(dict(record.checkpoints).get(DEATH, ""))
+        death = _read_death(own_checkpoints(record.checkpoints).get(DEATH, ""))
     except UNREADABLE:  # there is none, or another program has stored it
         return lost
     if death.lost + 1 != record.lost:

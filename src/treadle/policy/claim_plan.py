@@ -19,7 +19,7 @@ lease."""
 
 Uses = tuple[tuple[str, int], ...]
 TURN: Final = 5.0  # s for which a task did not fit, after which the worker keeps resources free for its next job
-EVERY: Final = 1.0  # s between two looks for a turn while a task waits
+EVERY: Final = 1.0  # s between two checks for a turn while a task waits
 
 
 class Offer(NamedTuple):
@@ -148,7 +148,7 @@ class ClaimPlanner:
         for name in overdue:
             own = [head for head in heads if head.task == name]
             if not own:
-                self.waits.pop(name, None)  # no job of it is queued: its wait begins anew
+                self.waits.pop(name, None)  # no job of it is queued: its wait starts over
             elif any(_is_next(head, heads, uses) for head in own):
                 self.reserved = name
                 return True

@@ -26,10 +26,11 @@ from treadle.core.model import (
     Record,
     State,
 )
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy import judge
-from treadle.policy.retry import DEFAULT, read_policy
+from treadle.policy.parts import is_part, part_of
 
-PREFIX: Final = "treadle:cleanup:"  # of the ids of cleanup jobs
+PREFIX: Final = "treadle:cleanup:"  # prefix of the ids of cleanup jobs
 # Checkpoint of a job: the number of the reopening for which its cleanup job is stored.
 STORED: Final = "treadle:cleanup"
 # Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
@@ -43,9 +44,9 @@ UNDONE: Final = "treadle:undone"
 ALONE: Final = "treadle:alone"
 # Payload of a cleanup job that has no function to run.
 CHILDREN_ONLY: Final = '["children"]'
-# Checkpoints of Treadle that the cleanup reads of the job: its round and version, whether it had a cleanup stored, its
-# upstreams, locks and memo.
-_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, judge.AFTER, "treadle:once:", "treadle:memo:")
+# Checkpoints of Treadle that a part reads of its job: its round and version, whether it had a cleanup stored, its late
+# steps, upstreams, locks and memo.
+_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, FREE, judge.AFTER, "treadle:once:", "treadle:memo:")
 
 
 def cleanup_id(job: str, reopenings: int) -> str:
@@ -59,33 +60,10 @@ def is_cleanup(job: NewJob) -> bool:
 
 def cleanup_of(row: Record) -> NewJob:
     """The cleanup job of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
-    job, policy = row.job, read_policy(row.job.retry)
+    job = row.job
     longest = max(job.keep, job.keep_failed)  # a retry of the job asks what its cleanup did
-    return replace(
-        job,
-        id=cleanup_id(job.id, row.reopenings),
-        payload="[]",
-        key=None,
-        key_conflict="keep",
-        key_window=None,
-        key_until="ended",
-        delay=0.0,
-        run_at=None,
-        deadline=None,
-        deadline_at=None,
-        wait_timeout=None,
-        after=(job.id,),
-        required=None,
-        failures_allowed=None,
-        function_done=False,
-        retry=replace(policy, retry=DEFAULT, marks=False, cleans=True).text(),
-        keep=longest,
-        keep_failed=longest,
-        root=job.root or job.id,
-        parent=job.id,
-        nonce=None,
-        reach=(),
-    )
+    own = part_of(job, cleanup_id(job.id, row.reopenings), cleans=True)
+    return replace(own, after=(job.id,), failures_allowed=None, keep=longest, keep_failed=longest)
 
 
 def has_steps(checkpoints: Pairs) -> bool:
@@ -100,7 +78,7 @@ def has_begun(row: Record) -> bool:
 
 
 def is_unheard(state: State, reason: str | None) -> bool:
-    """Whether a job ended in a way that its function has not heard of."""
+    """Whether a job was ended from outside, so that its function has seen no error."""
     return state is State.CANCELLED or (state is State.FAILED and reason in (EXPIRED, LOST))
 
 
@@ -110,7 +88,7 @@ def with_cleanup(
     """The outcome with the cleanup job, stored in the same change, if the job may need it: it has an undo, or it has
     taken steps and ends unheard, or suspends and may be ended by the storage, or its function has ended before its
     children."""
-    if is_cleanup(record.job) or is_stored(record):
+    if is_part(record.job) or is_stored(record):
         return outcome
     needs = is_unheard(outcome.state, outcome.reason) if outcome.state.final else _may_end(record, outcome)
     job = cleanup_of(record)
@@ -143,12 +121,12 @@ def nothing_to_do(own: Record) -> Outcome:
 
 def is_stored(record: Record) -> bool:
     """Whether the job has its cleanup job already."""
-    return dict(record.checkpoints).get(STORED) == str(record.reopenings)
+    return own_checkpoints(record.checkpoints).get(STORED) == str(record.reopenings)
 
 
 def ends_alone(record: Record) -> bool:
     """Whether this job was cancelled without its children."""
-    return dict(record.checkpoints).get(ALONE) == str(record.reopenings)
+    return own_checkpoints(record.checkpoints).get(ALONE) == str(record.reopenings)
 
 
 def _may_end(record: Record, outcome: Outcome) -> bool:
@@ -158,11 +136,12 @@ def _may_end(record: Record, outcome: Outcome) -> bool:
 
 
 def merged(own: Record, ended: Record) -> Record:
-    """The row with which the function runs: the cleanup job's, with the arguments and the history of the ended job."""
+    """The row with which the function runs: that of the part, with the arguments and the history of its job, which has
+    ended unless a step is taken."""
     kept = {name: text for name, text in ended.checkpoints if not name.startswith(OURS) or name.startswith(_READ)}
     return replace(
         own,
-        job=replace(ended.job, id=own.job.id, retry=own.job.retry),
+        job=replace(ended.job, id=own.job.id, retry=own.job.retry, root=own.job.root),
         after=judge.upstreams(ended),
         reopenings=ended.reopenings + own.reopenings,
         checkpoints=tuple({**kept, **dict(own.checkpoints)}.items()),

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import Outcome, Pairs, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 from treadle.policy import attempts
 
@@ -69,7 +70,7 @@ def guilt_of(record: Record) -> Guilt:
 
 
 def _stored(record: Record) -> Guilt:
-    text = dict(record.checkpoints).get(NOTE, "")
+    text = own_checkpoints(record.checkpoints).get(NOTE, "")
     if old := OLD.fullmatch(text):
         return Guilt(reopening=int(old[1]), lost=int(old[2]), cleared=int(old[2]))
     try:

@@ -62,7 +62,7 @@ class Rules(Struct, frozen=True):
     max_lost: int
     pass_result: bool | Literal["list"] = False
     marks: bool = False
-    cleans: bool = False
+    is_part: bool = False  # it runs over the history of another job, see `policy/parts.py`
 
 
 def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int) -> Rules:
@@ -75,7 +75,7 @@ def rules_for(record: Record, retry: Retry, timeout: float | None, max_lost: int
         max_lost if isinstance(policy.max_lost, UnsetType) else policy.max_lost,
         policy.pass_result,
         policy.marks,
-        policy.cleans,
+        policy.cleans or bool(policy.takes),
     )
 
 
@@ -230,7 +230,7 @@ def failed(
         if _too_late(record, now + delay):
             return ended(record, EXPIRED, f"deferred beyond its deadline; {text}", checkpoints, note)
         # READY with delay 0 would return to its queue position, and be claimed again ahead of all others, for ever.
-        out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note)
+        out = released(record, max(delay, 0.001), (*checkpoints, *guilt.cleared_note(record)), note, decision.reason)
         if decision.limit is None or not delay:
             return out
         return replace(out, followups=(_hold(record, decision.limit, delay),))

@@ -1,6 +1,7 @@
 """Decides how long a job waits for a worker whose code can read its arguments, and describes that wait.
 
-The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it counts anew.
+The row keeps the end of the wait in a checkpoint, with the round that it belongs to: after a reopening it starts at 0
+again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from treadle.core.clock import moment_text
 from treadle.core.errors import ARGUMENTS, BadOption, error_line
 from treadle.core.model import Outcome, Pairs, Presence, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy.judge import released
 
 Misfits = Literal["fail", "wait"] | float
@@ -32,7 +34,7 @@ def longest_wait(option: object) -> float:
 
 def waits_until(record: Record) -> float | None:
     """When the wait of this job ends; None: it has not begun in this round."""
-    reopenings, _, until = dict(record.checkpoints).get(UNTIL, "").partition(":")
+    reopenings, _, until = own_checkpoints(record.checkpoints).get(UNTIL, "").partition(":")
     try:
         return float(until) if reopenings == str(record.reopenings) else None
     except ValueError:  # another program has stored it

@@ -15,8 +15,8 @@ from treadle.core.clock import moment_text
 from treadle.core.defaults import MAX_DELAY, SYSTEM_QUEUE
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import ASLEEP, PAUSED, Outcome, Record, State
-from treadle.policy.cleanups import is_cleanup
 from treadle.policy.judge import released
+from treadle.policy.parts import is_part
 from treadle.policy.retry import PAUSE
 
 SOON: Final = 0.001  # s
@@ -61,8 +61,8 @@ def refusal(record: Record) -> str | None:
         return f"{record.state}: only unfinished jobs can be paused and resumed"
     if not record.job.task or record.job.queue == SYSTEM_QUEUE:
         return f"{record.state}: a row of Treadle's own, which runs no function of yours"
-    if is_cleanup(record.job):
-        return f"{record.state}: the cleanup of a job that has ended; it cannot be paused"
+    if is_part(record.job):
+        return f"{record.state}: the cleanup or a step of job {record.job.parent}; it cannot be paused"
     if record.function_done:
         return f"{record.state}: its function has run, and it waits for its children; pause these"
     return None

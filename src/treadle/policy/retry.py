@@ -190,6 +190,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     pass_result: bool | Literal["list"] = False
     marks: bool = False  # another job waits for its run alone: if the run continues as other jobs, it stores a mark
     cleans: bool = False  # a cleanup job, see `policy/cleanups.py`
+    takes: str = ""  # of a job that makes one try of a step, the key of that step
 
     def __post_init__(self) -> None:
         timeout, lost = self.timeout, self.max_lost
@@ -224,6 +225,8 @@ class Defer(TreadleError):
              a partition ("tenant:42"), only this partition is paused.
     Raises BadOption.
     """
+
+    reason: str | None = None  # of the row of the job, which Treadle sets
 
     def __init__(
         self, seconds_: float | timedelta = 0.0, *, until: datetime | None = None, limit: str | None = None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadStep
 from treadle.core.model import ARGUMENTS_NOW, MAILBOX, ROUND, Outcome, Pairs, Record, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 from treadle.policy import guilt
 
@@ -45,13 +46,11 @@ _read_mailbox = msgspec.json.Decoder(Mailbox).decode
 
 def round_of(checkpoints: Pairs) -> Round:
     """The present round; `FIRST` if the job was not restarted. Raises BadStep if it cannot be read."""
-    for name, text in checkpoints:
-        if name == ROUND:
-            try:
-                return _read(text)
-            except UNREADABLE as error:
-                raise BadStep("restart", f"the checkpoint of the last restart cannot be read: {error}") from None
-    return FIRST
+    text = own_checkpoints(checkpoints).get(ROUND)
+    try:
+        return FIRST if text is None else _read(text)
+    except UNREADABLE as error:
+        raise BadStep("restart", f"the checkpoint of the last restart cannot be read: {error}") from None
 
 
 def round_note(then: Round) -> tuple[str, str]:
@@ -79,10 +78,8 @@ def mailbox_note(name: str, mailbox: Mailbox) -> tuple[str, str]:
 
 def present(record: Record) -> Record:
     """The record with the arguments of its present round."""
-    for name, text in record.checkpoints:
-        if name == ARGUMENTS_NOW:
-            return replace(record, job=replace(record.job, payload=text))
-    return record
+    text = own_checkpoints(record.checkpoints).get(ARGUMENTS_NOW)
+    return record if text is None else replace(record, job=replace(record.job, payload=text))
 
 
 def restarted(record: Record, then: Round, payload: str) -> Outcome:

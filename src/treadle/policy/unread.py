@@ -1,4 +1,4 @@
-"""If a worker cannot read the texts of a job: decides whether the job returns to its queue or fails. Pure.
+"""Decides whether a job returns to its queue or fails when a worker cannot read its texts. Pure.
 
 The row keeps in a checkpoint when this began and how often it was released since, with the round that this belongs to.
 A worker that can read the texts clears it.
@@ -16,7 +16,7 @@ from treadle.policy import judge
 UNREAD: Final = "treadle:unread"  # the checkpoint: "<reopenings>:<releases>:<instant of the first>"
 FIRST: Final = 5.0  # s until such a job is claimed again; the time doubles with each release
 LONGEST: Final = 3_600.0  # s, the longest such time
-LIMIT: Final = 86_400.0  # s after the first release at which the job fails
+LIMIT: Final = 86_400.0  # s after the first release; then the job fails
 
 
 class Unread(NamedTuple):

@@ -23,10 +23,10 @@ class FileBackend(NamedTuple):
 
 
 def file_backend(folder: str | Path, *, clock: clocks.Clock = clocks.wall) -> FileBackend:
-    """All three ports for one process at a time. Jobs survive it, and the next process continues them, also those that
-    were running when it was killed. The files are `queue.*` and `store.db` in `folder`, which is created if missing.
-    Files of the queue that cannot be read are kept under another name and reported in the log: the jobs are in the
-    store."""
+    """All three ports for one process at a time. Jobs survive it, and the next process continues them, including those
+    that were running when it was killed. The files are `queue.*` and `store.db` in `folder`, which is created if
+    missing. Files of the queue that cannot be read are kept under another name and reported in the log: the jobs are in
+    the store."""
     folder = Path(folder)
     queue = file_queue(folder / "queue", clock=clock, on_error=_report, corrupt="aside")
     return FileBackend(queue, memory_pubsub(), FileStore(folder / "store.db", clock=clock, alone=queue.alone))

@@ -34,6 +34,9 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 
+Write = Callable[[list[NewJob]], Awaitable[Sequence[Record]]]  # stores rows -> the rows that are stored then
+
+
 class Portal(Protocol):
     """`app.sync`, which runs coroutines of the app for threads without an event loop."""
 
@@ -72,13 +75,13 @@ class Client:
         """Store the specs, all or none. They are durable when it is awaited, or when the transaction `within`
         commits."""
         if within is not None:
-            return self.send_bound(specs, self._bound(within))
+            return self.send_bound(specs, self._bound(within).enqueue)
         if running.get(None) is None and not self.layers:  # 1 % of an enqueue
             return self._store(specs)
         refuse_to_wait("enqueue")
         return self._through(self._store, specs)
 
-    async def send_bound(self, specs: Sequence[JobSpec[Any]], bound: Bound) -> list[Job[Any, Any]]:
+    async def send_bound(self, specs: Sequence[JobSpec[Any]], write: Write) -> list[Job[Any, Any]]:
         """`send` inside a transaction. It emits no "enqueued" events, because the transaction may be rolled back."""
 
         async def store(specs: Sequence[JobSpec[Any]]) -> list[Job[Any, Any]]:
@@ -88,7 +91,7 @@ class Client:
                         "inline",
                         f"{spec!r} cannot run before your transaction is committed: leave out inline= or within=",
                     )
-            return await self._store(specs, bound.enqueue, emits=False)
+            return await self._store(specs, write, emits=False)
 
         return await self._through(store, specs)
 
@@ -136,7 +139,7 @@ class Client:
     async def _store(
         self,
         specs: Sequence[JobSpec[Any]],
-        write: Callable[[list[NewJob]], Awaitable[Sequence[Record]]] | None = None,
+        write: Write | None = None,
         emits: bool = True,
     ) -> list[Job[Any, Any]]:
         """Store the specs, and the other jobs of each flow with it. Returns the handle of each spec. `write`: stores
@@ -273,7 +276,7 @@ class Client:
             await self.orphans.waited(id)
         while True:
             storage = await self._storage()
-            # Watch first, then read: an ending in between is noticed.
+            # Watch before the read, so that an ending in between is noticed.
             heard = asyncio.ensure_future(_hint(storage, id))
             try:
                 await asyncio.sleep(0)
@@ -301,8 +304,8 @@ class Client:
             ) from None
 
     async def _find(self, id: str) -> tuple[Record | None, str]:
-        """The row, and its id, which is another one if the outbox's job was returned another job. None: the job is
-        still in the outbox. Raises UnknownJob."""
+        """The row and its id. The id differs if the storage returned another row for this job of the outbox. None: the
+        job is still in the outbox. Raises UnknownJob."""
         [row] = await self._get([id])
         if row is not None or self.outbox is None:
             return row if row is not None else await self._look_at(id), id

@@ -7,31 +7,49 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from treadle.core.model import Record
 from treadle.producer.batching import Batcher
 from treadle.storage.contract import Storage
-from treadle.workflow.mailbox import Message, send
+from treadle.workflow.mailbox import Message, Seen, Sending
+from treadle.workflow.signals import SEEN_AT_ONCE, signal_id
 
 MOST: Final = 200  # messages of one call
+
+KNOWN: Final = 1_000  # mailboxes of which the last row that is used is remembered
 
 Key = tuple[asyncio.AbstractEventLoop, str, str, tuple[str, ...]]
 
 
+class Next(NamedTuple):
+    """The next rows of a mailbox, as far as this process knows.
+
+    first    the turn behind the last row that is known to be used
+    created  when the job of which this is known was created
+    ids      of the rows from there on, which the caller reads together with the job; none of them if other messages are
+             on their way, as the next group of these reads them
+    """
+
+    first: int
+    created: float | None
+    ids: Sequence[str]
+
+    def seen(self, job: Record, rows: Sequence[Record | None]) -> Seen | None:
+        """These rows as they were read; None: none were."""
+        return Seen(self.first, rows, self.created == job.created_at) if rows else None
+
+
 class Sent(NamedTuple):
-    """A message, and the row of its job as the caller has read it."""
+    """A message, and the row of its job as the caller has read it; `seen`: with the next rows of the mailbox."""
 
     storage: Storage
     job: Record
     message: Message
     reach: tuple[str, ...]
-
-
-async def _send(group: list[Sent]) -> Sequence[bool | Exception]:
-    last = group[-1]
-    return await send(last.storage, last.job, [one.message for one in group], last.reach)
+    seen: Seen | None = None
 
 
 class Mailboxes:
@@ -40,22 +58,43 @@ class Mailboxes:
     def __init__(self) -> None:
         self._senders: dict[Key, Batcher[Sent, bool | Exception]] = {}
         self._callers: Counter[Key] = Counter()
+        self._used: dict[tuple[str, str], tuple[float, int]] = {}  # when the job was created, and the last used row
+
+    @contextmanager
+    def sending(self, job: str, name: str, reach: tuple[str, ...]) -> Iterator[Next]:
+        """While a caller reads the job and sends one message to this mailbox."""
+        key = asyncio.get_running_loop(), job, name, reach
+        created, used = self._used.get((job, name), (None, 0))
+        turns = () if key in self._callers else range(used + 1, used + 1 + SEEN_AT_ONCE)
+        self._callers[key] += 1
+        try:
+            yield Next(used + 1, created, [signal_id(job, name, turn) for turn in turns])
+        finally:
+            self._callers[key] -= 1
+            if not self._callers[key]:
+                del self._callers[key]
+                self._senders.pop(key, None)
 
     async def send(self, sent: Sent) -> bool:
         """Whether this call has put the message in its mailbox; False: one with its key was sent before. Raises what
-        `workflow.mailbox.send` returns."""
+        `Sending` has as its result."""
         if sent.message.is_signal:
-            [result] = await _send([sent])
+            [result] = await self._send([sent])
         else:
             key = asyncio.get_running_loop(), sent.job.id, sent.message.name, sent.reach
-            sender = self._senders.setdefault(key, Batcher(_send, MOST, at_once=True))
-            self._callers[key] += 1
-            try:
-                [result] = await sender([sent])
-            finally:
-                self._callers[key] -= 1
-                if not self._callers[key]:
-                    del self._callers[key], self._senders[key]
+            # Not at once: messages of the same turn of the loop go together.
+            [result] = await self._senders.setdefault(key, Batcher(self._send, MOST))([sent])
         if isinstance(result, Exception):
             raise result
         return result
+
+    async def _send(self, group: list[Sent]) -> Sequence[bool | Exception]:
+        last = group[-1]
+        messages = [one.message for one in group]
+        seen = next((one.seen for one in group if one.seen is not None), None)
+        sending = Sending(last.storage, last.job, messages, last.reach, seen)
+        await sending.run()
+        if len(self._used) >= KNOWN:
+            self._used.clear()
+        self._used[last.job.id, last.message.name] = last.job.created_at, sending.used
+        return [sending.results[message.nonce] for message in messages]

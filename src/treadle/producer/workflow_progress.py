@@ -5,6 +5,7 @@ from __future__ import annotations
 from treadle.core.job import Progress
 from treadle.core.model import Record, State
 from treadle.core.query_model import Query
+from treadle.storage import pages
 from treadle.storage.contract import Storage
 
 
@@ -21,17 +22,11 @@ async def progress_of(storage: Storage, row: Record) -> Progress:
         counts[row.state] += 1
         look = [row.job.id] if row.function_done or row.state.final else []
         while look:
-            cursor: str | None = None
-            parent = look.pop()
-            while True:
-                page = await storage.find(Query(parent=parent, limit=500, cursor=cursor))
+            async for page in pages(storage, Query(parent=look.pop(), limit=500)):
                 for child in page.records:
                     if not child.job.task:
                         continue
                     counts[child.state] += 1
                     look += [child.job.id] if child.function_done else []
-                cursor = page.cursor
-                if cursor is None:
-                    break
     done = sum(counts[state] for state in State if state.final)
     return Progress(sum(counts.values()), done, counts)

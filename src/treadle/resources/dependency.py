@@ -47,10 +47,10 @@ def depends(provider: Callable[..., Any], *, scope: Scope = "run") -> Any:
     """The default of a parameter of a task, or of another provider: `session: Session = depends(get_session)`.
 
     provider  a function or an async function that returns the value, a generator or an async generator that yields it
-              once and closes it behind the yield, or the lifespan of the app, whose value is its state
+              once and closes it after the yield, or the lifespan of the app, whose value is its state
     scope     "run": a new value for each attempt. "process": one value for the worker process, made before it claims
 
-    A dependency is no part of a call: `task.enqueue(...)` refuses it. Raises BadDependency.
+    A dependency is not part of a call: `task.enqueue(...)` refuses it. Raises BadDependency.
     """
     if not callable(provider):
         raise BadDependency(

@@ -25,7 +25,7 @@ async def begin(generator: AsyncGenerator[Any, None], problem: Problem) -> Any:
 
 
 async def end(generator: AsyncGenerator[Any, None], error: BaseException | None, problem: Problem) -> None:
-    """Run the code behind its yield, with `error` raised at the yield if there is one. Returns if the generator ends or
+    """Run the code after its yield, with `error` raised at the yield if there is one. Returns if the generator ends or
     raises that error again; raises any other error, and `problem` if it yields again."""
     try:
         if error is None:

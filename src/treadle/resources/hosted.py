@@ -89,7 +89,7 @@ class Hosted:
         raise AssertionError("the task of a generator ended before its yield, without an error")
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Run the code behind the yield, with `error` raised there if it is given. Raises what the generator raises. If
+        """Run the code after the yield, with `error` raised there if it is given. Raises what the generator raises. If
         this call is cancelled, so is the generator. If the generator did not reach its yield, it only waits for its
         end: `enter` has raised its error."""
         task, self._error = self.task, error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.concurrency.threads import Threads
 from treadle.core import ids
 from treadle.core.errors import BadDependency, DependencyFailed, ResourceFailed
@@ -116,7 +116,7 @@ class Life:
         making = self._making.get(key)
         if making is None:
             making = self._making[key] = started(contained(self._keep(provided)), context=self._context.copy())
-            making.add_done_callback(_seen)
+            making.add_done_callback(mark_retrieved)
         await asyncio.wait([making])
         if making.cancelled():
             raise provided.problem("was cancelled, because the worker stops")
@@ -212,12 +212,6 @@ def _failed(provided: Provided, error: BaseException, when: str) -> ResourceFail
     failure = DependencyFailed(provided.name, f"failed {when}: {described(error, provided.call)}")
     failure.__cause__ = error
     return failure
-
-
-def _seen(making: asyncio.Task[Any]) -> None:
-    """Retrieve the error, so that asyncio does not log it if all callers were cancelled."""
-    if not making.cancelled():
-        making.exception()
 
 
 async def _tell_slow(name: str) -> None:

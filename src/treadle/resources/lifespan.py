@@ -1,4 +1,4 @@
-"""`Lifespan`, what `@app.lifespan` makes of an async generator function."""
+"""`Lifespan`, the object that `@app.lifespan` makes from an async generator function."""
 
 from __future__ import annotations
 

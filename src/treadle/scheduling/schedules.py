@@ -24,7 +24,7 @@ from treadle.policy import cron as when
 from treadle.policy.cron import Next, Timing
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import CatchUp, Declared, Definition, Overlap, ScheduleEntry, Ticker
-from treadle.storage import check_stays, patiently
+from treadle.storage import check_stays, pages, patiently
 from treadle.storage.contract import Storage
 from treadle.tasks.task import AnyTask
 
@@ -164,23 +164,11 @@ class Schedules:
             raise BadOption("schedule", what) from error
 
     async def _rows(self) -> AsyncIterator[Record]:
-        cursor: str | None = None
-        while True:
-            query = Query(
-                queue=defaults.SYSTEM_QUEUE,
-                state=ticker.UNFINISHED,
-                order="oldest",
-                limit=500,
-                cursor=cursor,
-                whole=True,
-            )
-            page = await (await self._storage()).find(query)
+        query = Query(queue=defaults.SYSTEM_QUEUE, state=ticker.UNFINISHED, order="oldest", limit=500, whole=True)
+        async for page in pages(await self._storage(), query):
             for row in page.records:
                 if row.job.task.partition(":")[0] == ticker.TASK:
                     yield row
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def _find(self, name: str) -> Record:
         """Its row. Raises UnknownSchedule, with the most similar stored name."""

@@ -225,14 +225,16 @@ class CallCodec:
         return self._decode(typing.cast("Param", self._value), text)
 
     def _decode(self, result: Param, text: str) -> object:
-        if text.startswith(FORMS) and (why := lacks(text)) is not None:
+        may_be_marked = "$" in text  # FORMS have it, too; most results have not, and are read in one call
+        if may_be_marked and text.startswith(FORMS) and (why := lacks(text)) is not None:
             raise BadResult.of_stored(self.name, why)
         try:
             if self._codec is not None:
                 return result.shape.accept(self._own.read(text))
-            if has_mark(text):
+            if may_be_marked and has_mark(text):
                 return result.shape.accept(decode_any(text, self._classes))
-            refuse_deep(text)
+            if len(text) > DEEPEST:
+                refuse_deep(text)
             return result.shape.accept(result.decode(text)) if result.shape.loose else result.decode(text)
         except Unstorable as error:
             raise BadResult.of_stored(self.name, f"as stored: {error}") from None

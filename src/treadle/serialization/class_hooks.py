@@ -25,21 +25,11 @@ TAGGED: Final = 1  # only in the tagged form, which calls the class's own constr
 ALWAYS: Final = 2
 
 # Settings of a pydantic model that change nothing of a valid value.
-_CALM: Final = frozenset(
-    [
-        "alias_generator",
-        "arbitrary_types_allowed",
-        "defer_build",
-        "from_attributes",
-        "frozen",
-        "json_schema_extra",
-        "populate_by_name",
-        "protected_namespaces",
-        "title",
-        "use_attribute_docstrings",
-        "validate_assignment",
-    ]
+_CALM_WORDS = (
+    "alias_generator arbitrary_types_allowed defer_build from_attributes frozen json_schema_extra "
+    "populate_by_name protected_namespaces title use_attribute_docstrings validate_assignment"
 )
+_CALM: Final = frozenset(_CALM_WORDS.split())
 _METHODS: Final = (
     "__get_pydantic_core_schema__",
     "model_dump",

@@ -19,25 +19,8 @@ from treadle.serialization.tagged_json import is_plain
 from treadle.serialization.type_check import TypeCheck, dec_hook
 
 # Options of a job that calls give by mistake as arguments of its task.
-OPTIONS: Final = frozenset(
-    [
-        "after",
-        "deadline",
-        "delay",
-        "headers",
-        "id",
-        "key",
-        "labels",
-        "lane",
-        "limits",
-        "priority",
-        "queue",
-        "retry",
-        "run_at",
-        "timeout",
-        "within",
-    ]
-)
+_OPTIONS = "after deadline delay headers id key labels lane limits priority queue retry run_at timeout within"
+OPTIONS: Final = frozenset(_OPTIONS.split())
 
 
 class Param(msgspec.Struct, frozen=True):

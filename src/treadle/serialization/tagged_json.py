@@ -291,7 +291,7 @@ def _refusal(value: object, annotated: bool = True) -> str:
             return f"holds {found(value)}, and {why}: pass plain data, such as {data}"
         return (
             f"holds {found(value)}, and no annotation names {kind.__name__}: annotate the parameter or the return "
-            "value with it"
+            "value with it; where there is none, as for a signal or a message, pass a dict of its fields"
         )
     for base in (str, int, float, list, dict, tuple, set):
         if isinstance(value, base):

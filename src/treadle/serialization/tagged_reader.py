@@ -12,16 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from treadle.serialization.tags import (
-    MAX_DEPTH,
-    TAG,
-    RemoteError,
-    Unstorable,
-    found,
-    is_model,
-    reason,
-    short,
-)
+from treadle.serialization.tags import MAX_DEPTH, TAG, RemoteError, Unstorable, found, is_model, reason, short
 
 # CPython reads an offset of less than a second as 0.
 _SPLIT_SECOND: Final = re.compile(r"([+-])00:00:00\.(\d{6})$")

@@ -31,7 +31,6 @@ from treadle.server.probes import ProbeRoutes
 from treadle.server.proxies import Proxied
 from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.estimates import EstimateRoutes
-from treadle.server.routes.job_operators import JobOperatorRoutes
 from treadle.server.routes.jobs import JobRoutes
 from treadle.server.routes.mailboxes import MailboxRoutes
 from treadle.server.routes.metrics import MetricsRoutes
@@ -64,7 +63,6 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         MetricsRoutes(core),
         PrometheusRoutes(core),
         JobRoutes(core, settings, waiting),
-        JobOperatorRoutes(core),
         MailboxRoutes(core, settings, waiting),
         BulkRoutes(core),
         WorkflowRoutes(core),

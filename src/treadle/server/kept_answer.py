@@ -13,9 +13,9 @@ log = logging.getLogger("treadle.server")
 
 T = TypeVar("T")
 
-LEAST: Final = 2.0  # s between two looks at a storage
-SHARE: Final = 50  # times as long as a look takes: 2 % of the time
-LONGEST: Final = 60.0  # s between two looks at most
+LEAST: Final = 2.0  # s between two reads of a storage
+SHARE: Final = 50  # times as long as a read takes: 2 % of the time
+LONGEST: Final = 60.0  # s between two reads at most
 MOST: Final = 100  # answers that are kept, for example one for the queues of each token
 
 

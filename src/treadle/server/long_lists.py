@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import fields, replace
 
-from treadle.server.body_weight import SMALL
+from treadle.serialization import Content, beyond
+from treadle.server.errors import Refused
 from treadle.server.row_checks import given_in, misfit
 from treadle.server.time_slices import TimeSlices, in_turns
 
@@ -118,3 +119,26 @@ async def encoded(value: object) -> bytes:
         pieces.append(_encode(rows[start : start + ROWS])[1:-1])
         await turns.step()
     return b"".join((before, mark[:-1], b",".join(pieces), b"]", after))
+
+
+# --- the weight of a body
+#
+# Limits the number of values in a large body before it is decoded, because decoding blocks the whole process.
+#
+# A decoder cannot be interrupted, and does not let other threads run. It takes 0.1 us for a number and up to 1 us for
+# an object, so 30 MB of "[],[],..." took 16 s and 1.7 GB. Counting arrays, objects and values yields to the event loop.
+
+
+SMALL: Final = 64 * 2**10  # bytes that are decoded without counting: 22,000 empty arrays take 15 ms
+CONTAINERS: Final = 100_000  # arrays and objects in a body: up to 1 us each
+KNOWN_CONTAINERS: Final = 300_000  # arrays and objects in a body of rows of known types: 100,000 jobs with three each
+VALUES: Final = 1_000_000
+
+
+async def weigh(content: Content, most: int = CONTAINERS) -> None:
+    """Raise Refused (413) for a body of more than VALUES values, or more than `most` arrays and objects."""
+    if len(content) <= SMALL:
+        return
+    if (bound := await beyond(content, most, VALUES, TimeSlices().step)) is not None:
+        message = f"the body has more than {bound[0]:,} {bound[1]}: send it in parts"
+        raise Refused(413, "too_many_values", message, {"Connection": "close"})

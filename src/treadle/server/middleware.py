@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -16,18 +17,76 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from treadle.core.errors import QueueFull, TreadleError
+from treadle.core.errors import QueueFull, StorageError, TreadleError
+from treadle.core.limit_model import LimitUse
+from treadle.core.queue_rules import QueueRules
 from treadle.server.auth.callers import Callers
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.errors import Refused, refusal, response_of
-from treadle.server.full_queue import FullQueues
+from treadle.server.kept_answer import KeptAnswers
 from treadle.server.origins import Heads, OriginCheck, heads_of, network_of
 from treadle.server.probes import PROBES
 from treadle.server.request_body import Bodies
 from treadle.server.settings import Settings
+from treadle.storage import messages
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
+
+
+# --- full queues
+#
+# Answers a call that a full queue refused: 429, with Retry-After if it is known when the queue can have room.
+#
+# A queue gets room when its jobs start. The earliest moment with room is known in two cases only: a job has paused
+# the queue until a certain time, or the rate of the queue is used up. In all others the response names no time.
+
+
+LOOK: Final = 1.0  # s for which one look at the limits serves all refused calls
+
+
+class FullQueues:
+    """The refusals of one server."""
+
+    def __init__(self, core: AppCore) -> None:
+        self._core = core
+        self._limits = KeptAnswers[Sequence[LimitUse]](LOOK)
+
+    async def refused(self, error: QueueFull) -> Refused:
+        """The response to this error."""
+        try:
+            limits = await self._limits.get("", self._core.storage.limits)
+        except StorageError:
+            limits = ()
+        error.retry_after = wait_for_room(error, limits, self._core.now())
+        status, problem = messages.problem_of(error)
+        headers = None if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
+        return Refused(status, problem.error, problem.message, headers, **problem.details)
+
+
+def wait_for_room(error: QueueFull, limits: Sequence[LimitUse], now: float) -> float | None:
+    """Seconds until the queue can have room, if no job is cancelled; None: unknown, or the call exceeds the bound."""
+    if error.asked > error.max_waiting:
+        return None
+    use = QueueRules(limits).of(error.queue)
+    if use is None:
+        return None
+    moments = []
+    if use.pauses:
+        ends = [pause.until for pause in use.pauses]
+        if None in ends:
+            return None
+        moments = [end for end in ends if end is not None]
+    elif use.next_start is not None and use.rule.rate:
+        leave = error.waiting + error.asked - error.max_waiting
+        rounds = (leave - 1) // use.rule.rate if use.rule.how == "window" else (leave - 1) / use.rule.rate
+        moments = [use.next_start + rounds * use.rule.per]
+    wait = max(moments, default=now) - now
+    return wait if wait > 0 else None
+
+
+# --- the guard
+
 
 log = logging.getLogger("treadle.server")
 access = logging.getLogger("treadle.access")

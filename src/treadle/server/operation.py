@@ -180,8 +180,8 @@ def operations_in(*groups: object) -> list[Operation]:
 def routes(operations: Sequence[Operation], core: AppCore, settings: Settings) -> list[Route]:
     """Starlette's routes, one per path, so that a wrong method returns 405 and not 404.
 
-    Servers decode a path before it is matched, so names and ids may contain slashes. Paths with more behind the name
-    are matched first: `GET /v1/jobs/a/b/history` is the history of `a/b`.
+    Servers decode a path before it is matched, so names and ids may contain slashes. Paths with more after the name are
+    matched first: `GET /v1/jobs/a/b/history` is the history of `a/b`.
     """
     paths: dict[str, dict[str, Operation]] = {}
     for operation in operations:

@@ -1,6 +1,6 @@
 """Records the acts of operators that arrive by the worker protocol in the audit log.
 
-These are changes of limits, schedules and counts, signals, prunes, and outcomes of jobs that nobody has claimed. A
+These are changes of limits, schedules and counts, signals, prunes, and outcomes of jobs that no worker has claimed. A
 client that has stored an entry of its own about an act names it, and the log names the act then.
 """
 
@@ -112,7 +112,7 @@ class ProtocolActs:
         return job.key_conflict == "keep" and any(row.job.key == job.key for row in rows)
 
     async def of_outcomes(self, outcomes: Sequence[Outcome], of_operators: Collection[str]) -> list[ProtocolAct]:
-        """Outcomes that only an operator may store, and outcomes of jobs that nobody has claimed. Reads the rows of
+        """Outcomes that only an operator may store, and outcomes of jobs that no worker has claimed. Reads the rows of
         outcomes whose claim this process does not remember."""
         acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:

@@ -15,9 +15,8 @@ from starlette.types import Scope
 
 from treadle.core.long_numbers import unreadable
 from treadle.core.plain_json import refuse_deep
-from treadle.server.body_weight import CONTAINERS, ROWS, SMALL, weigh
 from treadle.server.errors import Refused
-from treadle.server.long_lists import Misfit, decoded
+from treadle.server.long_lists import CONTAINERS, KNOWN_CONTAINERS, SMALL, Misfit, decoded, weigh
 from treadle.server.row_checks import given_in, misfit
 
 T = TypeVar("T")
@@ -127,7 +126,7 @@ async def body(request: Request, kind: type[T], most: int, empty: bytes | None =
     empty  the body that a request without one stands for; None: such a request is malformed
     raw    a type with the fields of `kind` that are kept as undecoded text
     """
-    check: Check = functools.partial(weigh, most=ROWS if most > BODY else CONTAINERS)
+    check: Check = functools.partial(weigh, most=KNOWN_CONTAINERS if most > BODY else CONTAINERS)
     content = await raw_body(request, most, check if raw is None else None)
     if content or empty is None:
         _check_type(request)

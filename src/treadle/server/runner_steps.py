@@ -196,8 +196,8 @@ class RunnerSteps:
             await durable.over_here(wait)  # as in a thread: it suspends the run at once
         except Suspend:
             return await self._suspended(token, backend)
-        except Defer:
-            message = f"the lock {call.name!r} is not to be had here, see the log of the server; try again later"
+        except Defer as deferral:
+            message = f"job {call.id} is {deferral.reason}; try again later"
             raise Refused(409, "key_held", message, id=call.id) from None
         except Exception as raised:
             entry = durable.checkpoints.entries.get(wait.request.key)

@@ -14,6 +14,7 @@ from treadle.core.events import was_lost
 from treadle.core.model import Claim, LeaseRenewal, Outcome, Pairs, Presence, Record, State
 from treadle.core.query_model import Query
 from treadle.policy import attempts, guilt, judge
+from treadle.storage import pages
 from treadle.storage.contract import Storage
 
 WAITS: Final = 3  # times that a suspect waits for a runner without jobs; then it runs next to others
@@ -72,15 +73,14 @@ class RunnerTrials:
 
     async def _holds_others(self, runner: str, but: set[str]) -> bool:
         """Whether this runner holds the lease of another job; True if there are too many running jobs to know."""
-        cursor = None
-        for _ in range(PAGES):
-            page = await self._storage().find(Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor))
+        read = 0
+        async for page in pages(self._storage(), Query(state=(State.RUNNING,), order="started", limit=PAGE)):
             if any(row.id not in but and worker_name(row.worker or "") == runner for row in page.records):
                 return True
-            cursor = page.cursor
-            if cursor is None:
-                return False
-        return True
+            read += 1
+            if read == PAGES:
+                return page.cursor is not None
+        return False
 
     async def _release(self, rows: Sequence[Record]) -> None:
         if rows:

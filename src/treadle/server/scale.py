@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 READING: Final = 30.0  # s of a reading; it continues while callers get the last figures
 WAIT: Final = 0.5  # s that a caller waits for newer figures
 STALE: Final = 600.0  # s after which figures are refused: the scaler's own fall-back is better then
-SOON: Final = 60.0  # jobs due within so many seconds count already, because a worker takes as long to start
+SOON: Final = 60.0  # jobs due within this many seconds count: a worker takes that long to start
 MOST_SOON: Final = 100  # jobs of a queue that are counted as due soon
 PAGE: Final = 25  # rows of one page: they carry their payloads
-SCAN: Final = 1_000  # rows that are looked at for one queue: 8 ms on Redis
+SCAN: Final = 1_000  # rows that are read for one queue: 8 ms on Redis
 ASKED: Final = 300.0  # s for which the queues of a caller are read
 MOST_ASKED: Final = 100  # queues that are read
 
@@ -225,6 +225,7 @@ def _starts(use: LimitUse, rate: int, now: float) -> int:
     free = max(0, capacity(rule) - use.starts)
     if rule.how == "bucket":
         return free + math.ceil(rate * rounds)
-    # Starts that leave the window within that time make room again: at most all starts that are in the window.
+    # Starts that leave the window within SOON seconds make room again. If the window is longer than that, these are at
+    # most the starts that are in it now.
     again = use.starts if rounds < 1 else math.ceil(rate * rounds)
     return free + again

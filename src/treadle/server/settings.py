@@ -9,7 +9,7 @@ from treadle.core.errors import BadOption
 from treadle.server.auth.callers import Auth
 from treadle.server.auth.link import Link
 from treadle.server.auth.live_tokens import LiveTokens
-from treadle.server.auth.session_secret import session_secret
+from treadle.server.auth.session import session_secret
 from treadle.server.auth.tokens import Token
 from treadle.server.origins import check_hosts, check_origins
 from treadle.server.proxies import networks

@@ -17,7 +17,7 @@ class SignalAsked(Struct, frozen=True, omit_defaults=True):
 
 
 class StepCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A step of a durable function in another language: the next one of this name, behind the step `after`. It has at
+    """A step of a durable function in another language: the next one of this name, after the step `after`. It has at
     most one of
 
     result   any JSON: the effect has run

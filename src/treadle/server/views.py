@@ -24,8 +24,8 @@ from treadle.policy import guilt
 from treadle.policy.pauses import due_at, paused_at
 from treadle.policy.retry import Retry, read_policy
 from treadle.serialization import call_codec, has_mark
-from treadle.server.body_weight import SMALL, weigh
 from treadle.server.errors import Refused
+from treadle.server.long_lists import SMALL, weigh
 from treadle.server.routes.job_messages import Status
 from treadle.server.shown_payloads import Payload, Why, arguments, headers, hides, plain
 from treadle.storage import ready_kind

@@ -32,6 +32,8 @@ from treadle.storage.optional_parts import Movable as Movable
 from treadle.storage.optional_parts import Payloads as Payloads
 from treadle.storage.optional_parts import Risk as Risk
 from treadle.storage.optional_parts import Transaction as Transaction
+from treadle.storage.paging import Pages as Pages
+from treadle.storage.paging import pages as pages
 from treadle.storage.payloads import AGES as AGES
 from treadle.storage.payloads import IDENTITY as IDENTITY
 from treadle.storage.payloads import IDENTITY_TASK as IDENTITY_TASK

@@ -40,7 +40,7 @@ The rules:
 * **Reach**: a job, outcome, renewal or claim with a `reach` concerns only rows of these queues; other rows count as
   missing. A refusal reveals nothing about such a row: a known id in another queue raises IdTaken, and a key held in
   another queue raises KeyHeld with an empty `id`, whatever `key_conflict` says. `after` must name jobs of these queues,
-  stored or of the call, also with `wait_timeout`. So must `parent`, and `root` must be the root of that parent. Without
+  stored or of the call, even with `wait_timeout`. So must `parent`, and `root` must be the root of that parent. Without
   a parent, `root` itself must be in reach. Otherwise UnknownUpstream is raised. An outcome may also name in `after` the
   jobs that its job waits for already. Endings count for all waiting jobs, in any queue.
 * **Own ids**: an id that begins with "treadle:" and is known makes the call raise IdTaken if the stored row has another
@@ -69,8 +69,8 @@ The rules:
 * **Bounds**: the limit of a queue may have `max_waiting`. Only `enqueue` obeys it. The bound comes from the limit
   "queue:<name>" or, if that has no rule, from the limit "queue", which then applies to each queue separately. In
   either, the operator's rule comes before the declared one. A pause does not lift the bound. Its *waiting* jobs are the
-  ready ones: queued, scheduled and blocked, also those that ran before. A new job needs room unless it names jobs in
-  `after`, is a promise or one of Treadle's own, its function is done, or it supersedes a ready job of its queue.
+  ready ones: queued, scheduled and blocked, including those that ran before. A new job needs room unless it names jobs
+  in `after`, is a promise or one of Treadle's own, its function is done, or it supersedes a ready job of its queue.
   Nothing else does: a job for which another row is returned, a follow-up of an outcome, and a job that is released,
   reopened, retried, lost or moved. Such jobs may exceed the bound, so an accepted job is never refused later. If N jobs
   of a call need room and W jobs wait, the excess is the smaller number of N and W + N - `max_waiting`. If it is above
@@ -90,7 +90,7 @@ The rules:
   or has succeeded since, so a job does not fail because of a child that was reopened after its worker had read it. If
   it names a job for which its job has not waited, it is refused.
 * **Counts**: the numbers of `stats` are kept. The step that stores, changes or deletes a row also changes the counts of
-  its queue, task and kind, so they equal the rows after every call, also after one that failed, and a transaction that
+  its queue, task and kind, so they equal the rows after every call, even after one that failed, and a transaction that
   is rolled back leaves no trace in them. A move carries rows, and the storage that loads them counts them. `stats` thus
   costs the same with a million jobs as with none. No call waits for another one because both change the same count.
   Only a defect or a foreign write makes a count differ; `recount` finds and repairs that.
@@ -99,7 +99,7 @@ The rules:
   equal) is "applied".
 * **A clock set back**: if a worker's last heartbeat is more than `CLOCK_BACK` seconds in the future, its next heartbeat
   corrects the moments that the clock wrote meanwhile. Starts that rates remember count as now. Jobs that are due later
-  (after a delay, or at the end of a lease) keep the time they had left when they were written; a `run_at` is no such
+  (after a delay, or at the end of a lease) keep the time they had left when they were written; a `run_at` is not such a
   time.
 * **Topics** of watch: "queue:<name>" when a job may have been queued there; "job:<id>" when that job ended, was settled
   with a result of its own before that, or its note changed; "worker:<name>" when a job that it runs was settled with
@@ -294,7 +294,7 @@ class Storage(Protocol):
     async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
         """Wait until a topic is published, or for `timeout` seconds; return the topics. A storage may just sleep.
 
-        Topics published after the coroutine first ran are not missed. A topic may be returned that nobody has
+        Topics published after the coroutine first ran are not missed. A topic may be returned that no process has
         published: after a lost connection a storage returns those that it may have missed.
         """
         ...

@@ -1,5 +1,5 @@
-"""The groups in which the SQL storages keep their counts: queue, task and a letter for the kind; behind the letter of
-blocked jobs stands the limit that blocks them."""
+"""The groups in which the SQL storages keep their counts: queue, task and a letter for the kind; after the letter of
+blocked jobs comes the limit that blocks them."""
 
 from __future__ import annotations
 

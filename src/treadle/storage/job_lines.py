@@ -136,7 +136,8 @@ def _is_wrapped(text: bytes) -> bool:
 
 
 def read_line(line: bytes) -> Line:
-    """One line. Raises ValueError with the reason: it is no line of an export of this version, or has a bad value."""
+    """One line. Raises ValueError with the reason: it is not a line of an export of this version, or has a bad
+    value."""
     try:
         refuse_unbounded(line)
         parts = _parts(line)

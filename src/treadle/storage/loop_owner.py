@@ -79,7 +79,7 @@ class Lifecycle:
         self._at_hand: Storage | None = None
 
     def forked(self) -> None:
-        """Begin anew in a forked child, which must use nothing that its parent has open."""
+        """Start over in a forked child, which must use nothing that its parent has open."""
         before = self.ownership
         self._begin()
         self.own_loop = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -346,23 +346,3 @@ def error_of(problem: Problem) -> errors.TreadleError:
     except (TypeError, ValueError):
         return errors.StorageError(f"{problem.error}: {problem.message}")
     return error
-
-
-Verb = Literal[
-    "enqueue",
-    "claim",
-    "heartbeat",
-    "settle",
-    "settle_claim",
-    "get",
-    "find",
-    "stats",
-    "glance",
-    "recount",
-    "limits",
-    "set_limits",
-    "prune",
-    "store_metrics",
-    "read_metrics",
-    "watch",
-]

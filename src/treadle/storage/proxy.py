@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, TypeVar, cast
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from operator import methodcaller
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from treadle.core.limit_model import LimitChange, LimitUse
-from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
-from treadle.core.query_model import CountDrift, Glance, MetricsRow, Page, Query, Stats
+from treadle.core.model import Record
 from treadle.storage.contract import Capabilities, Storage
-from treadle.storage.optional_parts import (
-    Bound,
-    Collected,
-    Fused,
-    HandOffs,
-    Movable,
-    Payloads,
-    Post,
-    Risk,
-    Surroundings,
-    Transaction,
-    Transactional,
-)
-from treadle.storage.transfer import Chunk, MoveState
+from treadle.storage.optional_parts import Bound, Fused, HandOffs, Movable, Payloads, Post, Surroundings, Transactional
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -32,6 +21,19 @@ def kind_of(storage: Storage) -> str:
     while isinstance(storage, StorageProxy):
         storage = storage.storage
     return type(storage).__name__
+
+
+def _forwarded(
+    verb: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[StorageProxy, P], Coroutine[Any, Any, T]]:
+    """A method that calls the method of the same name of the storage behind a proxy."""
+    name = verb.__name__
+
+    @functools.wraps(verb)
+    async def forward(self: StorageProxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.around(name, methodcaller(name, *args, **kwargs))
+
+    return forward
 
 
 class StorageProxy:
@@ -60,90 +62,38 @@ class StorageProxy:
     async def open(self, look: bool = False) -> None:
         await self.around("open", lambda storage: storage.open(look) if look else storage.open())
 
-    async def close(self) -> None:
-        await self.around("close", lambda storage: storage.close())
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Record]:
-        return await self.around("enqueue", lambda storage: storage.enqueue(jobs))
-
-    async def claim(self, ask: Claim) -> Claimed:
-        return await self.around("claim", lambda storage: storage.claim(ask))
-
-    async def heartbeat(self, worker: Presence, renewals: Sequence[LeaseRenewal], lease: float) -> HeartbeatResult:
-        return await self.around("heartbeat", lambda storage: storage.heartbeat(worker, renewals, lease))
-
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        return await self.around("settle", lambda storage: storage.settle(outcomes))
-
-    async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
-        return await self.around("settle_claim", lambda storage: cast("Fused", storage).settle_claim(outcomes, ask))
-
-    async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self.around("get", lambda storage: storage.get(ids))
-
-    async def find(self, query: Query) -> Page:
-        return await self.around("find", lambda storage: storage.find(query))
-
-    async def stats(self) -> Stats:
-        return await self.around("stats", lambda storage: storage.stats())
-
-    async def recount(self, repair: bool = False) -> tuple[CountDrift, ...]:
-        return await self.around("recount", lambda storage: storage.recount(repair))
-
-    async def glance(self, most: int = 10_000) -> Glance:
-        return await self.around("glance", lambda storage: storage.glance(most))
-
-    async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        return await self.around("limits", lambda storage: storage.limits(use))
-
-    async def set_limits(self, changes: Sequence[LimitChange]) -> None:
-        await self.around("set_limits", lambda storage: storage.set_limits(changes))
-
-    async def prune(self, limit: int) -> int:
-        return await self.around("prune", lambda storage: storage.prune(limit))
-
-    async def store_metrics(self, rows: Sequence[MetricsRow], remove: Sequence[MetricsRow] = ()) -> None:
-        await self.around("store_metrics", lambda storage: storage.store_metrics(rows, remove))
-
-    async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        return await self.around("read_metrics", lambda storage: storage.read_metrics(since, until))
-
-    async def watch(self, topics: Sequence[str], timeout: float) -> set[str]:
-        return await self.around("watch", lambda storage: storage.watch(topics, timeout))
+    close = _forwarded(Storage.close)
+    enqueue = _forwarded(Storage.enqueue)
+    claim = _forwarded(Storage.claim)
+    heartbeat = _forwarded(Storage.heartbeat)
+    settle = _forwarded(Storage.settle)
+    get = _forwarded(Storage.get)
+    find = _forwarded(Storage.find)
+    stats = _forwarded(Storage.stats)
+    recount = _forwarded(Storage.recount)
+    glance = _forwarded(Storage.glance)
+    limits = _forwarded(Storage.limits)
+    set_limits = _forwarded(Storage.set_limits)
+    prune = _forwarded(Storage.prune)
+    store_metrics = _forwarded(Storage.store_metrics)
+    read_metrics = _forwarded(Storage.read_metrics)
+    watch = _forwarded(Storage.watch)
 
     # the methods of capabilities
+
+    settle_claim = _forwarded(Fused.settle_claim)
+    begin = _forwarded(Transactional.begin)
+    oldest_open = _forwarded(Transactional.oldest_open)
+    whole = _forwarded(Payloads.whole)
+    collect = _forwarded(Payloads.collect)
+    risks = _forwarded(Surroundings.risks)
+    read_mark = _forwarded(Movable.read_mark)
+    set_mark = _forwarded(Movable.set_mark)
+    unload = _forwarded(Movable.unload)
+    load = _forwarded(Movable.load)
 
     def post(self, take: Callable[[str, Record], None]) -> Post | None:
         return cast("HandOffs", self.storage).post(take)
 
     def within(self, session: Any) -> Bound:
         return cast("Transactional", self.storage).within(session)
-
-    async def begin(self, sync: bool) -> Transaction:
-        return await self.around("begin", lambda storage: cast("Transactional", storage).begin(sync))
-
-    async def whole(self, rows: Sequence[Record | None], fields: Collection[str]) -> list[Record | None]:
-        return await self.around("whole", lambda storage: cast("Payloads", storage).whole(rows, fields))
-
-    async def risks(self) -> Sequence[Risk]:
-        return await self.around("risks", lambda storage: cast("Surroundings", storage).risks())
-
-    async def oldest_open(self) -> float:
-        return await self.around("oldest_open", lambda storage: cast("Transactional", storage).oldest_open())
-
-    async def collect(
-        self, age: float, dry: bool = False, progress: Callable[[Collected], None] | None = None
-    ) -> Collected:
-        return await self.around("collect", lambda storage: cast("Payloads", storage).collect(age, dry, progress))
-
-    async def read_mark(self) -> MoveState | None:
-        return await self.around("read_mark", lambda storage: cast("Movable", storage).read_mark())
-
-    async def set_mark(self, mark: MoveState) -> None:
-        await self.around("set_mark", lambda storage: cast("Movable", storage).set_mark(mark))
-
-    async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        return await self.around("unload", lambda storage: cast("Movable", storage).unload(cursor, limit))
-
-    async def load(self, load: Chunk, mark: MoveState) -> None:
-        await self.around("load", lambda storage: cast("Movable", storage).load(load, mark))

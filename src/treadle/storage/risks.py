@@ -22,8 +22,8 @@ log = logging.getLogger("treadle.risks")
 
 
 async def risks_of(storage: Storage) -> Sequence[Risk]:
-    """The risks of an open storage. None for one without such a look, and if its server forbids it or does not
-    answer."""
+    """The risks of an open storage. None for a storage without such a check, and if its server forbids the check or
+    does not answer."""
     if not storage.capabilities.risks:
         return ()
     try:

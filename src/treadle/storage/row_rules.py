@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.claim_ids import worker_name
 from treadle.core.errors import IdTaken, KeyHeld, QueueFull, TreadleError, UnknownUpstream
-from treadle.core.model import ACT, CHILDREN, LOST_BY, OURS, UPSTREAM, NewJob, Outcome, Record, State
+from treadle.core.model import ACT, ASKED, CHILDREN, LOST_BY, OURS, SUPERSEDED, UPSTREAM, NewJob, Outcome, Record, State
 
 CLOCK_BACK: Final = 1.0  # seconds by which a clock must go back to count; calls that overtake each other differ by less
 # Jobs blocked in one step of a claim, during which no other call can write (memory 5 ms, SQLite 15 ms).
@@ -248,18 +248,12 @@ def failed_by_child(row: Record) -> bool:
     return row.state is State.FAILED and row.reason == CHILDREN
 
 
-def would_reopen(row: Record) -> bool:
-    """Whether a retry of another job would reopen this one: it was cancelled because of an upstream, or has failed
-    because of a child. Reopened, it waits again for all jobs that it names in `after`."""
-    return was_doomed(row) or failed_by_child(row)
-
-
 def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
-    """The jobs that these would wait for again if they were reopened, each with the time until which its row stays: the
-    latest `expires_at` of the jobs that name it."""
+    """The jobs that these would wait for again if a retry of another job reopened them, each with the time until which
+    its row stays: the latest `expires_at` of the jobs that name it."""
     until: dict[str, float] = {}
     for row in rows:
-        if row.expires_at is not None and row.expires_at > now and would_reopen(row):
+        if row.expires_at is not None and row.expires_at > now and (was_doomed(row) or failed_by_child(row)):
             for up in row.after:
                 until[up] = max(until.get(up, 0.0), row.expires_at)
     return until
@@ -268,6 +262,19 @@ def kept_longer(rows: Iterable[Record], now: float) -> dict[str, float]:
 def first_moment(*moments: float | None) -> float | None:
     """The earliest of the moments that are not None."""
     return min([moment for moment in moments if moment is not None], default=None)
+
+
+def only_ends(out: Outcome) -> bool:
+    """Whether the outcome ends its job and changes nothing else but the note."""
+    return (
+        out.state.final
+        and not out.followups
+        and not out.after
+        and not out.checkpoints
+        and not out.function_done
+        and not out.reach
+        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
+    )
 
 
 def taken_back(row: Record, now: float) -> Record | None:

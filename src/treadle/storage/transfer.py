@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, Literal
 
@@ -46,6 +47,16 @@ class Rate(Struct, frozen=True, gc=False):
     starts: tuple[tuple[float, int], ...] = ()
     tokens: float | None = None
     at: float = 0.0
+
+
+def rates_of(
+    starts: Iterable[tuple[str, float, int]], buckets: Iterable[tuple[str, float | None, float]]
+) -> tuple[Rate, ...]:
+    """The rates of a storage that keeps starts (key, moment, cost) and buckets (key, tokens, moment), by key."""
+    by_key, tokens = defaultdict[str, list[tuple[float, int]]](list), {key: rest for key, *rest in buckets}
+    for key, moment, cost in starts:
+        by_key[key].append((moment, cost))
+    return tuple(Rate(key, tuple(by_key[key]), *tokens.get(key, ())) for key in sorted({*by_key, *tokens}))
 
 
 class Chunk(Struct, frozen=True):

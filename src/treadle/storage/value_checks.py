@@ -31,7 +31,7 @@ from treadle.core.ranges import (
 
 FAR: Final = defaults.MAX_DELAY
 SHORT: Final = MOST_DIGITS  # characters; no text up to this length is refused for its size, or for a long number
-FEW: Final = 4  # the quick check is used for at least so many jobs
+FEW: Final = 4  # the quick check is used for at least this many jobs
 OF_IDS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:@-"
 
 T = TypeVar("T")

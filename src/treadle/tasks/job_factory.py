@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -15,20 +15,8 @@ from treadle.core.model import NewJob
 from treadle.policy.retry import Policy, Retry
 from treadle.resources import AppResources
 from treadle.serialization import call_codec
-from treadle.tasks.options import (
-    Options,
-    Sizes,
-    columns,
-)
+from treadle.tasks.options import Options, Sizes, columns
 from treadle.tasks.reducers import BUILT_IN, Reducer
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    R = TypeVar("R")
-    W = DefaultTypeVar("W", default=R)
-else:
-    R, W = TypeVar("R"), TypeVar("W")
 
 
 class Template(Struct, frozen=True):

@@ -175,7 +175,8 @@ def _cost(value: object) -> int:
     return value
 
 
-def _limits(value: object, cost: object) -> tuple[tuple[str, int], ...]:
+def limits_of(value: object, cost: object) -> tuple[tuple[str, int], ...]:
+    """These limits, with the cost of a job or a step. Raises BadOption."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise BadOption("limits", f"expected a list of limit names, found {value!r}")
     cost = _cost(cost)
@@ -378,7 +379,7 @@ def columns(options: Options, policy: Policy, task: str, now: float, sizes: Size
     elif "expires" in options:
         fields["deadline"] = seconds(options["expires"], "expires")
     if "limits" in options or "cost" in options:
-        fields["limits"] = _limits(options.get("limits", ()), options.get("cost", 1))
+        fields["limits"] = limits_of(options.get("limits", ()), options.get("cost", 1))
     if "headers" in options:
         fields["headers"] = _headers(options["headers"], sizes.headers)
     if "lane" in options:

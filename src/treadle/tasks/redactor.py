@@ -180,7 +180,7 @@ class Secrets:
                 return
             self._all.remove(self._known.pop())
         self._all.add(secret)
-        insort(self._known, secret, key=_order_of)
+        insort(self._known, secret, key=lambda secret: -len(secret))
 
     def are_in(self, text: str, effort: Effort) -> bool:
         """Raises TooMuch."""
@@ -196,10 +196,6 @@ class Secrets:
 
     def _cost(self, text: str) -> int:
         return len(self._known) * (1 + len(text) // SEARCHED)
-
-
-def _order_of(secret: str) -> int:
-    return -len(secret)
 
 
 def _size(row: Record) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from treadle.concurrency.spawn import answers_coroutine
 from treadle.core.awaiting import refuse_to_block, report_dropped
@@ -12,24 +12,7 @@ from treadle.core.job import Job, JobSpec
 from treadle.core.ranges import OWN
 from treadle.serialization import call_codec
 from treadle.tasks.job_factory import JobFactory
-from treadle.tasks.options import (
-    Options,
-    check_names,
-    flag,
-    merge,
-    name_of,
-    policy_of,
-    refuse_within,
-    split_within,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as DefaultTypeVar
-
-    R = TypeVar("R")
-    W = DefaultTypeVar("W", default=R)
-else:
-    R, W = TypeVar("R"), TypeVar("W")
+from treadle.tasks.options import Options, check_names, flag, merge, name_of, policy_of, refuse_within, split_within
 
 
 class Stub:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from treadle.core.errors import UnknownVersion
-from treadle.core.model import BEGUN_WITH, OURS, Record
+from treadle.core.model import BEGUN_WITH, Record
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.policy import cleanups
 from treadle.policy.retry import read_policy
 from treadle.serialization import reads
@@ -22,14 +23,11 @@ from treadle.tasks.core import TaskCore
 def version_begun(record: Record) -> int | None:
     """The version with which this job has recorded steps or registered undos; None: it has done neither. A job whose
     steps are older than the versions of its task has begun with version 1."""
-    version, has_steps = "1", False
-    is_cleanup = cleanups.is_cleanup(record.job)
-    for name, text in record.checkpoints:
-        if name == BEGUN_WITH:
-            version = text
-        elif not name.startswith(OURS) or (name == cleanups.STORED and (is_cleanup or text == str(record.reopenings))):
-            has_steps = True
-    return int(version) if has_steps and version.isdecimal() else None
+    own = own_checkpoints(record.checkpoints)
+    version, stored = own.get(BEGUN_WITH, "1"), own.get(cleanups.STORED)
+    has_undos = stored is not None and (cleanups.is_cleanup(record.job) or stored == str(record.reopenings))
+    has_begun = has_undos or cleanups.has_steps(record.checkpoints)
+    return int(version) if has_begun and version.isdecimal() else None
 
 
 def fitting(task: TaskCore, record: Record) -> TaskCore | None:
@@ -50,7 +48,7 @@ def unknown_version(task: TaskCore, record: Record) -> UnknownVersion:
 
 
 def code_of(task: TaskCore) -> str:
-    """The identity of a task's code for other workers: of the signatures of its versions, then, behind a dot, of the
+    """The identity of a task's code for other workers: of the signatures of its versions, then, after a dot, of the
     numbers and the source files of these."""
     cores = [task.versions[number] for number in sorted(task.versions)]
     signatures = [version_of(core.signature) for core in cores]

@@ -160,6 +160,8 @@ class Testing:
                 await self._core.close()
         finally:
             self._changes.close()
+            if self._transactions is not None:
+                self._transactions.undo.close()
             if self._given is not None:
                 await self._given.clear()
         return error
@@ -184,6 +186,7 @@ class Testing:
         for name, value in new.items():
             self._change(core, name, value)
         self._change(core, "life", core.new_life(core.choice))
+        self._change(core, "emptied", EmptiedWatch(core.opened, self.clock))  # the test before has left no mark
         self._change(core.client, "at_hand", core.life.at_hand)
         # Jobs enqueued at the same moment are queued by id, so ids must sort in counting order.
         self._change(core.maker, "new_id", lambda: f"job-{next(ids):06d}")

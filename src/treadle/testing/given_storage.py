@@ -24,7 +24,7 @@ from treadle.core.model import Record, State
 from treadle.core.query_model import Query
 from treadle.core.ranges import LONGEST, OWN
 from treadle.core.redaction import shown
-from treadle.storage import connect
+from treadle.storage import connect, pages
 from treadle.storage.contract import Storage
 
 T = TypeVar("T")
@@ -229,13 +229,9 @@ async def rows_of(storage: Storage, query: Query) -> list[Record]:
 
 async def each_row(storage: Storage, query: Query) -> AsyncIterator[Record]:
     """The rows that match a query, read page by page."""
-    while True:
-        page = await storage.find(query)
+    async for page in pages(storage, query):
         for row in page.records:
             yield row
-        if page.cursor is None:
-            return
-        query = replace(query, cursor=page.cursor)
 
 
 async def _cancel(storage: Storage) -> None:

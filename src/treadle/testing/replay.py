@@ -62,7 +62,7 @@ class Replayed(Struct, frozen=True):
 
     stopped_at  the first step that no run has recorded; None: the function ended before such a step
     taken       the recorded steps that it took
-    error       what the function raised behind its recorded steps; None: nothing
+    error       what the function raised after its recorded steps; None: nothing
     """
 
     id: str

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
 from treadle.concurrency.threads import Answer
 from treadle.core.awaiting import plain_block
 from treadle.core.errors import BadOption
+from treadle.durable import Leaving, leaves
 from treadle.resources import Overrides
 from treadle.testing.app import BLOCK, Testing
 from treadle.testing.assertions import Call, What
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 END = 5.0  # seconds that an interrupted call has to end
+FOR_THE_RUN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError, Leaving)  # exceptions that end only a run
 
 
 class CallingThread:
@@ -159,8 +161,8 @@ class SyncTesting:
 
 def ends_test(error: BaseException | None) -> TypeGuard[BaseException]:
     """Whether it is meant for this thread, which runs the test: Ctrl-C, `pytest.fail()`, a test that takes too long. In
-    production, `sys.exit()` in a plain function only fails the attempt."""
-    return error is not None and not isinstance(error, Exception | SystemExit | GeneratorExit | asyncio.CancelledError)
+    production, `sys.exit()` in a plain function only fails the attempt, and `Leaving` ends a run that sleeps."""
+    return error is not None and not all(isinstance(leaf, FOR_THE_RUN) for leaf in leaves(error))
 
 
 async def _told(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:

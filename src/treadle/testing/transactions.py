@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from treadle.core.errors import BadSession, Unsupported
@@ -36,6 +37,7 @@ class Transactions:
         self._storage, self._when = storage, when
         self._open: dict[object, list[Group]] = {}  # session or connection -> its groups
         self.loop: asyncio.AbstractEventLoop | None = None  # where the app is open
+        self.undo = ExitStack()  # removes what watches connections; closed at the end of the test
 
     def within(self, session: Any) -> Bound:
         """The same call as a storage's `within`."""
@@ -60,7 +62,11 @@ class Transactions:
         )
 
     async def begin(self, sync: bool) -> Any:
-        raise Unsupported("app.testing()", "current().transaction()", "test it on SQLite or PostgreSQL")
+        raise Unsupported(
+            "app.testing()",
+            "current().transaction()",
+            'give the test a storage: app.testing(storage="sqlite:///tests.db?shared=true")',
+        )
 
     async def oldest_open(self) -> float:
         """Seconds since the first of the calls whose jobs are held now; 0.0 if none are."""
@@ -102,6 +108,9 @@ class Transactions:
     def _watch_django(self, connection: Any, jobs: Sequence[NewJob]) -> None:
         if not connection.in_atomic_block:
             raise BadSession("Django's connection", "it is not in a transaction: use transaction.atomic()")
+        if _is_of_testcase(connection) and not _own_savepoints(connection):
+            self._store(jobs)
+            return
         group = Group(jobs, self._storage._now())
         self._open.setdefault(connection, []).append(group)
 
@@ -109,11 +118,29 @@ class Transactions:
             groups = self._open.get(connection, [])
             if group in groups:
                 groups.remove(group)
-            self._store(group.jobs)
+                self._store(group.jobs)
 
         connection.on_commit(store)
         # Django has no callback for a rollback
         group.is_open = lambda: any(entry[1] is store for entry in connection.run_on_commit)
+        if _is_of_testcase(connection):
+            self._watch_blocks(connection)
+
+    def _watch_blocks(self, connection: Any) -> None:
+        """In a TestCase, which never commits, the end of the outermost block of `atomic` stores its jobs."""
+        if "savepoint_commit" in vars(connection):
+            return  # it is watched already
+        release = connection.savepoint_commit
+
+        def savepoint_commit(sid: object) -> None:
+            release(sid)
+            if not _own_savepoints(connection):
+                for group in [group for group in self._open.get(connection, ()) if group.is_open()]:
+                    self._open[connection].remove(group)
+                    self._store(group.jobs)
+
+        connection.savepoint_commit = savepoint_commit
+        self.undo.callback(vars(connection).pop, "savepoint_commit", None)
 
     def _watch_session(self, session: Any, jobs: Sequence[NewJob]) -> None:
         from sqlalchemy import event
@@ -193,6 +220,17 @@ class HeldJobs:
 def _row(new: NewJob, now: float) -> Record:
     state = State.WAITING if new.after or not new.task else State.READY
     return Record(job=new, version=0, state=state, after=new.after, created_at=now, updated_at=now)
+
+
+def _is_of_testcase(connection: Any) -> bool:
+    """Whether its transaction is that of a Django `TestCase`, which is never committed."""
+    return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def _own_savepoints(connection: Any) -> list[Any]:
+    """The savepoints of the blocks that are open inside those of the TestCase, whose first block has none."""
+    of_testcase = sum(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    return [sid for sid in connection.savepoint_ids[max(0, of_testcase - 1) :] if sid is not None]
 
 
 def this_thread(connection: Any) -> Any:

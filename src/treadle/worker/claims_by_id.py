@@ -30,8 +30,8 @@ class ClaimsById:
         self._late: list[tuple[str, ...]] = []  # passed here while no claim may begin
 
     async def run(self, ids: Sequence[str]) -> None:
-        """Claim these jobs, as far as slots are free, and start them; returns after the first try. If its answer is
-        lost, the jobs may be leased to this worker, so the claim is repeated in the background."""
+        """Claim as many of these jobs as there are free slots, and start them. Returns after the first try. If its
+        answer is lost, the jobs may be leased to this worker, so the claim is repeated in the background."""
         if (first_try := self._begin(tuple(ids))) is not None:
             await first_try
 

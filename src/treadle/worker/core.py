@@ -189,7 +189,7 @@ class WorkerCore:
             stop_requested.set()
             if self.session is not None and signals > 1:
                 self.session.hurry.set()
-            elif self.session is not None:  # it may be draining, with more time than that
+            elif self.session is not None:  # it may be draining, with a longer grace
                 self.session.shorten_grace(self.config.grace)
 
         self._asked = stop_requested
@@ -233,7 +233,7 @@ class WorkerCore:
 
     def drain(self, reason: str, grace: float) -> None:
         """Let `run` stop, with this many seconds for the running jobs; another process has taken over. A signal ends
-        the jobs within the usual grace. Nothing happens if it stops already."""
+        the jobs within the usual grace. Does nothing if the worker is stopping already."""
         if self._drain is not None or self._asked is None:
             return
         self._drain = grace
@@ -316,7 +316,7 @@ class WorkerCore:
         return [] if self.session is None else [run.record for run in self.session.state.running.values()]
 
     async def run_ids(self, ids: Sequence[str]) -> None:
-        """Claim and start the jobs of this list that may start now, as far as slots are free."""
+        """Claim and start the jobs of this list that may start now, up to the number of free slots."""
         if self.session is not None:
             await self.session.by_id.run(ids)
 
@@ -348,7 +348,7 @@ class WorkerCore:
         return self.session.trials.hand_over(id, version)
 
     def trials_failed(self) -> None:
-        """No other process can run suspects: this worker runs them, when nothing else runs here."""
+        """No other process can run suspects, so this worker runs them itself, while it runs nothing else."""
         self.offer_suspects = None
         if self.session is not None:
             self.session.trials.failed()

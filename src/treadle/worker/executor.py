@@ -211,7 +211,7 @@ class Executor:
         if job_run.record.checkpoints and (anew := after_undos(job_run.record)) is not None:
             self._state.troubles[job_run] = None
             return anew
-        if not run.rules.cleans and (job_run.record.checkpoints or task.is_versioned):
+        if not run.rules.is_part and (job_run.record.checkpoints or task.is_versioned):
             chosen = fitting(task, job_run.record)
             if chosen is None:
                 error = unknown_version(task, job_run.record)
@@ -220,7 +220,7 @@ class Executor:
             job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
         if task.kind == "async":
             job_run.place = run.handle or asyncio.current_task()
-        runner = self._cleanups if run.rules.cleans else self._runner
+        runner = self._cleanups if run.rules.is_part else self._runner
         outcome = await runner.run(task, job_run, run.rules)
         if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)

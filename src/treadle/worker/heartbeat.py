@@ -95,7 +95,7 @@ class Heartbeat:
         """Send one heartbeat.
 
         Once the worker stops, it notes that in each run that it still has: a lease that is lost from then on, for any
-        reason, is no trace of a crash."""
+        reason, is not a sign of a crash."""
         state, presence = self._state, self.presence()
         by_lease: dict[float, list[RunningJob]] = {self._lease: []}
         # Jobs with unsettled outcomes keep their leases too: after an outage longer than the lease they must not run

@@ -21,6 +21,7 @@ from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Presence, R
 from treadle.core.query_model import Query
 from treadle.policy import attempts
 from treadle.policy.guilt import stop_note
+from treadle.storage import pages
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 
@@ -106,13 +107,8 @@ class JobsOfOthers:
 
     async def _of(self, worker: str) -> list[Record]:
         """The running jobs of this worker."""
-        rows, cursor = list[Record](), None
-        while True:
-            page = await self._storage.find(Query(state=(State.RUNNING,), order="started", limit=PAGE, cursor=cursor))
-            rows += [row for row in page.records if worker_name(row.worker) == worker]
-            cursor = page.cursor
-            if cursor is None:
-                return rows
+        every = pages(self._storage, Query(state=(State.RUNNING,), order="started", limit=PAGE))
+        return [row async for page in every for row in page.records if worker_name(row.worker) == worker]
 
     async def _still(self, jobs: Collection[Lease]) -> list[Record]:
         """The rows of these leases that are held still."""

@@ -134,7 +134,7 @@ class WorkerParts:
         self.heartbeat = Heartbeat(
             state, self.storage, self.lost, shown, config.lease, self.tasks, self.batches.gathering, self._placed
         )
-        presence, changed = self.heartbeat.presence, state.demand.notify  # the lead may bring other tasks
+        presence, changed = self.heartbeat.presence, state.demand.notify  # the leader may run other tasks, too
         self.election = LeaderElection(
             config.role, state.claim_id(), self.storage, presence, self._leader_duties, changed
         )

@@ -25,7 +25,7 @@ class ResourceUse:
             self.used[name] = self.used.get(name, 0) + amount
 
     def release(self, uses: Uses) -> None:
-        """A job or a call has ended. Waiting calls then begin, as far as there is room."""
+        """A job or a call has ended. Waiting calls that fit then begin."""
         for name, amount in uses:
             self.used[name] -= amount
         while self._calls:

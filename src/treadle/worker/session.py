@@ -31,7 +31,7 @@ log = logging.getLogger("treadle")
 HEALTHY = 60.0  # s without an error, after which a loop's failures are forgotten
 EXIT = 2.0  # s from the release of jobs whose threads still run, in a process that exits, until they are queued
 HANGING = 5  # looks of a stop after which a worker that holds no job no longer waits for an answer of its storage
-LOOK = 1.0  # s between two looks of a stop; it ends after two if the storage is away and nothing is left to settle
+LOOK = 1.0  # s between two checks of a stop; it ends after two if the storage is away and nothing is left to settle
 HURRY: Final = 1.0  # s for each step of a stop without grace
 
 LastCall = Callable[[], Coroutine[Any, Any, object]]

@@ -1,4 +1,4 @@
-"""The cleanup of durable jobs, as far as a cancellation or a reopening from outside must know of it."""
+"""The part of the cleanup of durable jobs that a cancellation or a reopening from outside needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from treadle.core.model import OURS, Outcome, Record, State
 from treadle.policy.cleanups import UNDONE, cleanup_id, cleanup_of, has_begun, has_steps, is_cleanup, is_stored
+from treadle.policy.parts import is_part
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import failed_by_child
 
@@ -40,7 +41,8 @@ async def clean_late(storage: Storage, rows: Rows, cancelled: Iterable[Record]) 
 
     cancelled  the jobs as they were read
     """
-    ids = [row.job.id for row in cancelled if row.state is State.RUNNING and not has_begun(row)]
+    running = [row for row in cancelled if row.state is State.RUNNING and not is_part(row.job)]
+    ids = [row.job.id for row in running if not has_begun(row)]
     again = whole_rows(rows, ids)
     late = [cleanup_of(row) async for row in again if row.state is State.CANCELLED and has_steps(row.checkpoints)]
     if late:

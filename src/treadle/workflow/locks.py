@@ -1,11 +1,11 @@
 """The rows of `current().lock(name)`: one for each name, and a turn for each job that has the lock or waits for it.
 
-A turn waits for the ending of its job and for the turn before it. So a turn has ended as soon as nobody up to its job
+A turn waits for the ending of its job and for the turn before it. So a turn has ended as soon as no job up to its own
 has the lock, or waits for it, whatever ends these jobs. The job that leaves the lock ends its turn itself; otherwise
 any worker ends the row, as it ends the rows of flows.
 
 The row of a lock names the last turn and its number. It has the key of the name, waits for the last turn, and ends with
-it. A job that leaves a lock for which nobody waits keeps that row for a day, so that the numbers rise.
+it. A job that leaves a lock for which no job waits keeps that row for a day, so that the numbers rise.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def turn_stem(row: Record) -> str:
 
 
 def turn_row(id: str, row: Record, lock: LockHeader, ahead: str = "") -> NewJob:
-    """The turn of this job, behind the turn `ahead`."""
+    """The turn of this job, after the turn `ahead`."""
     after = (row.job.id, ahead) if ahead else (row.job.id,)
     return root_of(id, PLAN, after, queue=row.job.queue, keep=ENDED, keep_failed=ENDED, headers=_headers(lock))
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -147,38 +147,51 @@ def asked_in(stored: Record) -> str:
         return ""
 
 
-async def send(
-    storage: Storage, job: Record, messages: Sequence[Message], reach: tuple[str, ...] = ()
-) -> list[bool | Exception]:
-    """Put messages in one mailbox, in their order. Returns for each whether this call did (False: one with its key was
-    sent before), or its error: MailboxFull; Signalled for a signal that was given before, and ForeignRow if another
-    caller has stored a row of the mailbox.
+class Seen(NamedTuple):
+    """The next rows of a mailbox, as they were read together with its job. `used`: every row before `first` is used."""
 
-    reach  the queues that the caller has access to; (): every queue
-    """
-    sending = Sending(storage, job, messages, reach)
-    await sending.run()
-    return [sending.results[message.nonce] for message in messages]
+    first: int
+    rows: Sequence[Record | None]
+    used: bool
 
 
 class Sending:
     """Messages on their way to one mailbox. They are stored in one call, in rows behind each other; if another process
-    has taken the first of these, from there on. `results`: the endings of those that are over, by their nonces."""
+    has taken the first of these, from there on.
 
-    def __init__(self, storage: Storage, job: Record, messages: Sequence[Message], reach: tuple[str, ...]) -> None:
+    results  the endings of those that are over, by their nonces: whether this call has put the message in the mailbox
+             (False: one with its key was sent before), or its error: MailboxFull; Signalled for a signal that was given
+             before, and ForeignRow if another caller has stored a row of the mailbox
+    used     the last row of the mailbox that is known to be used
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        job: Record,
+        messages: Sequence[Message],
+        reach: tuple[str, ...] = (),
+        seen: Seen | None = None,
+    ) -> None:
+        """`reach`: the queues that the caller has access to; (): every queue."""
         self._storage, self._job, self._reach, self._name = storage, job, reach, messages[0].name
         self._mailbox = mailboxes_of(job.checkpoints).get(self._name, EMPTY)
         self._open, self.results = list(messages), dict[str, bool | Exception]()
+        self._seen, self.used = seen, self._mailbox.turn
+        # A job that waits may wait for a row that an operator has deleted.
+        if seen is not None and seen.used and job.state is not State.WAITING:
+            self.used = max(self.used, seen.first - 1)
 
     async def run(self) -> None:
         """Send them. After an error no message is sent again: it may be stored."""
-        turn, last = self._mailbox.turn + 1, self._mailbox.turn + defaults.MAX_MESSAGES
+        last = self._mailbox.turn + defaults.MAX_MESSAGES
         loop = asyncio.get_running_loop()
         try:
             self._refuse_signal(self._mailbox.signalled == round_of(self._job.checkpoints).number)
             for tries in count():
                 begun, open = loop.time(), len(self._open)
-                turn, waiting = await self._free(turn, last)
+                turn, waiting = await self._free(self.used + 1, last)
+                self.used = turn - 1
                 if waiting is not None:
                     await self._settle(waiting)
                 else:
@@ -245,6 +258,7 @@ class Sending:
                 return
             raise
         self._end(messages, True)
+        self.used += len(new)
         await finish(self._storage, [row.id for row in new], self._reach)
 
     async def _settle(self, waiting: Record) -> None:
@@ -263,6 +277,7 @@ class Sending:
         [answer] = await self._storage.settle([out])
         if answer.status == "applied":
             self._end([message], True)
+            self.used += 1
             return
         is_refused = answer.status == "refused" and not answer.again
         if is_refused and message.tag:
@@ -273,21 +288,28 @@ class Sending:
 
     async def _free(self, first: int, last: int) -> tuple[int, Record | None]:
         """The first free turn of these, and its row if the job waits there."""
-        near = min(first + SEEN_AT_ONCE, last)
+        near, rows = min(first + SEEN_AT_ONCE, last), self._seen_from(first, last)
         turns: Sequence[int] = [*range(first, near), *range(near, last, STRIDE), last]
         while True:
             before = turns[0] - 1
-            rows = await self._storage.get([signal_id(self._job.id, self._name, turn) for turn in turns])
-            for turn, stored in zip(turns, rows, strict=True):
+            rows = rows or await self._storage.get([signal_id(self._job.id, self._name, turn) for turn in turns])
+            for turn, stored in zip(turns, rows, strict=False):
                 if stored is None or _is_open(check_signal(stored, self._job)):
                     if turn == before + 1:
                         return turn, stored
                     break
                 self._refuse_signal(is_message(stored))
                 before = turn
-            if before == last:
+            if before >= last:
                 raise MailboxFull(self._job.id, self._name, defaults.MAX_MESSAGES)
-            turns = range(before + 1, min(before + STRIDE, last) + 1)
+            turns, rows = range(before + 1, min(before + STRIDE, last) + 1), ()
+
+    def _seen_from(self, first: int, last: int) -> Sequence[Record | None]:
+        """The rows of the turns from `first` on that were read before this call, at most once; (): they are to be
+        read."""
+        seen, self._seen = self._seen, None
+        start = -1 if seen is None else first - seen.first
+        return seen.rows[start : start + min(SEEN_AT_ONCE, last + 1 - first)] if seen is not None and start >= 0 else ()
 
 
 async def finish(storage: Storage, ids: Sequence[str], reach: tuple[str, ...] = ()) -> None:

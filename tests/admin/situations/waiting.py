@@ -76,6 +76,26 @@ async def it_sleeps_in_a_step(stage: Stage) -> AsyncIterator[Sentence]:
 
 
 @situations.add
+async def another_queue_holds_its_lock(stage: Stage) -> AsyncIterator[Sentence]:
+    @stage.app.task(name="charges")
+    async def charges() -> None:
+        async with current().once("charge:7"):
+            await current().sleep(7_200)
+
+    await stage.job("b", charges, queue="other")
+    async with work(stage.app, ["other"], name="w0"):
+        await stage.till("b", lambda row: row.started_at is not None and row.state is State.READY)
+    await stage.job("a", charges)
+    async with work(stage.app, ["default"], name="w1"):
+        await stage.till("a", lambda row: row.started_at is not None and row.state is State.READY)
+    yield (
+        "a",
+        "It is not queued yet: it is kept from the once-lock 'charge:7': another queue holds it; it tries again at "
+        f"{stage.at(30)}, in 30 s; `treadle jobs run-now a` queues it at once.",
+    )
+
+
+@situations.add
 async def its_schedule_is_paused(stage: Stage) -> AsyncIterator[Sentence]:
     await stage.app.schedules.upsert("nightly", stage.task.job(), cron="0 3 * * *")
     await stage.app.schedules.pause("nightly")

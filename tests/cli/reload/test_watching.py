@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from treadle.cli.reload import files, watcher
-from treadle.cli.reload.files import Look, Root, Watched, changes
+from treadle.cli.reload import watcher
 from treadle.cli.reload.reports import Reporter, read
-from treadle.cli.reload.watcher import Watcher
+from treadle.cli.reload.watcher import Look, Root, Watched, Watcher, changes
 
 
 def watched(*paths: Path, every: bool = False) -> set[str]:
@@ -53,7 +52,7 @@ def test_links_are_followed_and_end(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_too_large_is_watched_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FOLDERS", 3)
+    monkeypatch.setattr(watcher, "FOLDERS", 3)
     for number in range(5):
         (tmp_path / str(number)).mkdir()
     look = Watched([Root(tmp_path)])
@@ -76,7 +75,7 @@ class Looks(Watched):
         super().__init__([])
         self.left = list(looks)
 
-    def look(self) -> dict[str, files.Mark]:
+    def look(self) -> dict[str, watcher.Mark]:
         return dict(self.left.pop(0) if len(self.left) > 1 else self.left[0])
 
 

@@ -28,7 +28,7 @@ class Project:
         self.environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "settings",
-            "PYTHONPATH": str(PROJECT),
+            "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]),
             "TEST_PROJECT_DATABASE": database,
             "TEST_PROJECT_FOLDER": str(folder),
         }

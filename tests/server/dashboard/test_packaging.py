@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tools import Command
-from treadle.server.dashboard.files import files
+from treadle.server.dashboard.routes import files
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from treadle import App, BadOption
 from treadle.server import Settings, Token, make_site
 from treadle.server.auth.tokens import digest
 from treadle.server.dashboard import OPEN_PATHS, dashboard_routes
-from treadle.server.dashboard.files import files
+from treadle.server.dashboard.routes import files
 
 SECRET = "trd_secret"
 TOKEN = Token(name="reader", digest=digest(SECRET), scopes=("read",))

@@ -99,7 +99,7 @@ async def test_a_forgotten_reader_is_waited_for_and_reported_once(
         """Write enough for a checkpoint."""
         await storage.enqueue(jobs(2_000, f"a{len(waited)}{now}{id(storage)}"))
         storage._file.checkpoints._since = checkpoint.EVERY
-        storage._file.count_commit()
+        storage._file.checkpoints.count(storage._file.loop)
         await storage._file.checkpoints.finish()
         db = storage._file.checkpoints.db
         assert db is not None
@@ -145,7 +145,7 @@ async def test_a_checkpoint_moves_nothing_while_another_connection_writes(
     async def checkpointed(storage: SqliteStorage) -> int:
         """The size of the file after a checkpoint."""
         storage._file.checkpoints._since = checkpoint.EVERY
-        storage._file.count_commit()
+        storage._file.checkpoints.count(storage._file.loop)
         await storage._file.checkpoints.finish()
         return size(path)
 

@@ -252,6 +252,7 @@ async def test_an_open_transaction_that_writes_is_named(tmp_path: Path, monkeypa
                 await storage.within(second).enqueue([job("c")])
             if sys.platform == "linux":
                 assert caught.value.pid in (os.getpid(), None)  # None: the file system has other numbers there
+                assert ("within=" in str(caught.value)) == (caught.value.pid is not None)
             other.rollback()
         assert len(await storage.enqueue([job("b")])) == 1
 
@@ -262,7 +263,7 @@ async def test_a_lock_that_is_never_released_is_no_outage(tmp_path: Path, monkey
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(Locked, match=r"write lock of the file.*jobs\.db-lock"):
+            with pytest.raises(Locked, match="write lock of the file"):
                 await storage.enqueue(jobs(1))
             other.execute("COMMIT")
         assert len(await storage.enqueue(jobs(1))) == 1

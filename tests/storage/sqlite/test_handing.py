@@ -111,7 +111,7 @@ async def test_a_job_of_a_killed_sender_is_found(storage: SqliteStorage, path: P
         async with Worker(app, poll=LONG):
             await waits()
             body = """
-                storage._notifier.publish = lambda topics: os.kill(os.getpid(), signal.SIGKILL)
+                storage._calls._publish = lambda topics: os.kill(os.getpid(), signal.SIGKILL)
                 await storage.enqueue([NewJob(id="a", task="t")])
             """
             with child(path, body) as sender:

@@ -133,17 +133,17 @@ async def test_a_lock_that_is_held_is_waited_for_ten_seconds_at_most(
     path = tmp_path / "jobs.db"
     stopped = LockFile(f"{path}-lock")
     assert stopped.try_lock()
-    with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
+    with pytest.raises(Locked, match=r"write lock of the file.*(lsof|of this process)"):
         await SqliteStorage(str(path)).open()
     stopped.unlock()
     async with opened(path) as storage:
         with closing(sqlite3.connect(path, isolation_level=None)) as writer:
             writer.execute("BEGIN IMMEDIATE")
             assert stopped.try_lock()
-            with pytest.raises(Locked, match=r"write lock of the file.*lsof"):
+            with pytest.raises(Locked, match=r"write lock of the file.*(lsof|of this process)"):
                 await storage.enqueue([job("a")])
             storage._file.checkpoints._since = 10_000
-            storage._file.count_commit()
+            storage._file.checkpoints.count(storage._file.loop)
             await storage._file.checkpoints.finish()
     stopped.close()
 
@@ -306,7 +306,7 @@ async def test_a_missing_log_is_noticed_before_the_next_answer(tmp_path: Path, e
         with pytest.raises(StorageUnavailable, match=f"jobs.db{end} was deleted.*restart this process"):
             await call
     storage._file.checkpoints._since = checkpoint.EVERY  # another log must not be moved into the file
-    storage._file.count_commit()
+    storage._file.checkpoints.count(storage._file.loop)
     await storage._file.checkpoints.finish()
     await storage.close()
     if how == "deleted":  # the connections were closed, which has written their log back
@@ -321,7 +321,7 @@ def test_a_truncated_log_is_noticed_before_the_next_answer(tmp_path: Path) -> No
     body = """
         async def checkpoint():
             storage._file.checkpoints._since = 400
-            storage._file.count_commit()
+            storage._file.checkpoints.count(storage._file.loop)
             await storage._file.checkpoints.finish()
         await storage.enqueue([NewJob(id="a", task="t")])
         await checkpoint()

@@ -14,8 +14,10 @@ import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved", "receive:add". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|wait|receive|patched|lock):/, "");
+  return name.replace(/^(sleep|timeout|wait|receive|patched|lock):/, "");
 }
+
+const WITHOUT_VALUE = new Set<Step["kind"]>(["sleep", "timeout", "patch"]);
 
 /** The state of a job whose colour a step has. */
 function stateOf(step: Step): string {
@@ -47,7 +49,8 @@ export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.
                 Again from here…
               </Button>
             )}
-            {step.done && step.kind !== "sleep" && step.kind !== "patch" && <Json value={step.value} />}
+            {step.kind === "timeout" && step.failed && <span class="quiet">has passed at {String(step.value)}</span>}
+            {step.done && !WITHOUT_VALUE.has(step.kind) && <Json value={step.value} />}
           </li>
         ))}
         {signals.map((signal, number) => (

@@ -42,7 +42,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     serves  the queues of the workers, if they are started with --queues; (): those of the tasks
     only    only the jobs of these queues; (): of all
-    sample  only so many of the oldest, and of the newest jobs; None: all jobs
+    sample  at most this many of the oldest, and of the newest jobs; None: all jobs
     outbox  also the jobs that the outbox of the app has not delivered yet
     """
 
@@ -204,7 +204,7 @@ OUTBOX_PAGE: Final = 5_000  # rows of one read of an outbox
 
 
 async def _read_outbox(outbox: Outbox, most: int | None, look: Callable[[NewJob], None], findings: Findings) -> None:
-    """Pass each job to `look`, the oldest `most` only if that is given. An outbox that cannot be read is a note: a
+    """Pass each job to `look`; with `most`, only this many of the oldest. An outbox that cannot be read is a note: a
     check may have rights for the storage only."""
     after, seen = 0, 0
     findings.place = "in the outbox"

@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from treadle.admin.code_check.findings import Findings, Patch
-from treadle.admin.code_check.patches import PatchChecks
 from treadle.admin.code_check.step_names import STEP_NUMBER, StepNames, steps_of
 from treadle.core.errors import UNREADABLE, BadArgument, BadResult, BadTask
 from treadle.core.model import OURS, Presence, Record, State
 from treadle.core.placement_words import never
 from treadle.core.similar_names import closest
 from treadle.durable import PATCHED, read_entry, signature_of
-from treadle.policy.cleanups import is_cleanup
+from treadle.policy.parts import is_part
 from treadle.policy.retry import read_policy
 from treadle.serialization import misfits, reads
 from treadle.serialization.call_codec import CallCodec
@@ -45,7 +44,7 @@ class RowChecks:
         self.patches = PatchChecks()
 
     def all_patches(self) -> list[Patch]:
-        """The patches in the sources of all tasks, also of those without a stored job."""
+        """The patches in the sources of all tasks, including those without a stored job."""
         for task in self._tasks.values():
             self._names(task)
         return self.patches.sorted()
@@ -64,8 +63,8 @@ class RowChecks:
         if row.function_done:
             self._reducer(row, task)
             return
-        if is_cleanup(job):
-            return  # its arguments and its order of steps are those of the job that it cleans up after
+        if is_part(job):
+            return  # its arguments and its order of steps are those of its parent
         chosen = fitting(task, row)
         if chosen is None:
             self._version(row, task)
@@ -245,3 +244,35 @@ class PlacementChecks:
                 level="note",
                 row=row,
             )
+
+
+# --- patches
+#
+# The patches of durable code (`current().patched`): which of them stored jobs still need.
+
+
+class PatchChecks:
+    """Counts the unfinished jobs that take the new code of a patch, and those that may take its old code."""
+
+    def __init__(self) -> None:
+        self._patches: dict[tuple[str, str], Patch] = {}
+
+    def add(self, task: str, names: Iterable[str]) -> None:
+        """Note the patches in the source of a task."""
+        for name in names:
+            self._patches.setdefault((task, name), Patch(task=task, name=name))
+
+    def look(self, row: Record, names: Iterable[str]) -> None:
+        """Count a job with checkpoints."""
+        keys = {key for key, _ in row.checkpoints if not key.startswith(OURS)}
+        for name in names if keys else ():
+            patch = self._patches[row.job.task, name]
+            if f"{PATCHED}{name}" in keys:
+                patch.new += 1
+            else:
+                patch.old += 1
+                patch.example = patch.example or row.id
+
+    def sorted(self) -> list[Patch]:
+        """By task and name."""
+        return [self._patches[key] for key in sorted(self._patches)]

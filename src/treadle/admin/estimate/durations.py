@@ -13,7 +13,7 @@ from treadle.metrics import Cell, add, decode, edges
 
 ASSUMED: Final = 1.0  # s that a run takes if nothing was measured
 MANY: Final = 300  # measured runs that are enough to know their distribution
-ENOUGH: Final = 5  # a task with so many runs is estimated from its own times
+ENOUGH: Final = 5  # a task with this many runs is estimated from its own times
 
 
 class Sampler:

@@ -23,7 +23,7 @@ from treadle.policy.misfits import released_by
 from treadle.storage import rule_for
 from treadle.storage.row_rules import order
 
-LOOK: Final = 8  # steps of a run between two looks
+LOOK: Final = 8  # steps of a run between two checks
 ROWS: Final = 30  # jobs that one look asks about
 SLOTS: Final = "the slots of its workers"
 

@@ -35,7 +35,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """When a job starts and ends, as far as its storage can tell.
+    """When a job starts and ends, estimated from its storage.
 
     id, at       the job, and the time of the estimate
     start        when its next run begins; None: it has begun or ended, or does not begin by itself

@@ -165,7 +165,7 @@ class Copying:
             look = [id for up in ups if not up.state.final for id in up.after]
 
     async def _arriving(self, queue: str, now: float) -> float:
-        """Jobs a second: the median of the last minutes, so that one large enqueue is not taken for a habit."""
+        """Jobs a second: the median of the last minutes, so that one large enqueue does not distort the estimate."""
         counts = list[int]()
         for minute in range(MINUTES):
             end = now - 60 * minute
@@ -260,8 +260,8 @@ def _unseen(copy: Snapshot) -> Iterator[Record]:
 
 
 def _rate(use: LimitUse, now: float) -> Rate | None:
-    """The use of a rate. A storage tells the number of starts that count and when the next one is possible; in between
-    they are taken to be spread evenly."""
+    """The use of a rate. A storage returns the number of starts that count, and when the next one is possible. This
+    function assumes that they are spread evenly in between."""
     rule = use.rule
     if not rule.rate or not use.starts:
         return None

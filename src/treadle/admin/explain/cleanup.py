@@ -1,4 +1,5 @@
-"""Sentences about the cleanup of a durable job: for the job that it cleans up after, and for the cleanup itself."""
+"""Sentences about the cleanup of a durable job: in that job, in the cleanup itself, and in a job that makes a try of a
+step."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from treadle.admin.explain.wording import on_job
 from treadle.core.errors import error_line
 from treadle.core.model import EXPIRED, State
 from treadle.policy.cleanups import cleanup_id, has_steps, is_cleanup
+from treadle.policy.parts import is_part, step_of
 
 
 def other_id(facts: Facts) -> str | None:
-    """The job whose cleanup this is, or the cleanup that an ended job may have; None: neither."""
+    """The job whose cleanup or step this is, or the cleanup that an ended job may have; None: neither."""
     row = facts.row
-    if is_cleanup(row.job):
+    if is_part(row.job):
         return row.job.parent
     unsuccessful = row.state in (State.FAILED, State.CANCELLED) and row.started_at is not None
     return cleanup_id(row.job.id, row.reopenings) if unsuccessful else None
@@ -23,6 +25,8 @@ def cleanup(facts: Facts) -> str:
     row, other = facts.row, facts.other
     if other is None:
         return ""
+    if step := step_of(row.job):
+        return f" It makes a try of step {step!r} of job {other.id} ({other.state})."
     if is_cleanup(row.job):
         if not other.state.final:
             return f" It is to clean up after job {other.id}, which has not ended."

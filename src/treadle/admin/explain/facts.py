@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin.explain.locked import Locked
 from treadle.core import ids
+from treadle.core.errors import UNREADABLE
 from treadle.core.limit_model import LimitUse
-from treadle.core.model import ASLEEP, DECLINED, LOST_BY, Record, State
+from treadle.core.model import ASLEEP, DECLINED, KEPT_FROM, LOST_BY, Record, State
 from treadle.core.query_model import Glance
+from treadle.durable import kind_of, read_entry
 from treadle.storage import MoveState
 from treadle.storage.row_rules import costs, delay_of
 
@@ -29,7 +32,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     rivals     jobs that come before it and need room in the limit that blocks it
     parent     the running job whose function enqueued it
     holder     the job that has its key and still runs
-    other      the job that it cleans up after, or the cleanup of an ended job
+    other      the job that it cleans up after or takes a step of, or the cleanup of an ended job
     lock       the lock that it waits for
     mark       the move that the storage takes part in
     paused     for limits that an operator has paused: when and by whom, as far as the audit log says
@@ -96,13 +99,23 @@ def made_by(rows: Sequence[Record], id: str) -> Record | None:
 
 
 def asleep_in(row: Record) -> str | None:
-    """The key of the durable sleep for which its last run suspended; None: it does not sleep."""
-    return _after(ASLEEP, row)
+    """The durable sleep, time limit or step for whose time its last run suspended; None: it does not sleep."""
+    if (key := _after(ASLEEP, row)) is None:
+        return None
+    with suppress(KeyError, *UNREADABLE):
+        if kind_of(key, read_entry(dict(row.checkpoints)[key])) == "timeout":
+            return f"time limit {key!r}"
+    return f"step {key!r}"
 
 
 def declined_by(row: Record) -> str | None:
     """The worker whose `accept=` declined the job, if it has not run since."""
     return _after(DECLINED, row)
+
+
+def kept_from(row: Record) -> str | None:
+    """The lock that its last run may not take, and why."""
+    return _after(KEPT_FROM, row)
 
 
 def lost_by(row: Record) -> str | None:

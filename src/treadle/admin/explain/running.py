@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle.admin.explain.facts import Facts, asleep_in, declined_by, is_due
+from treadle.admin.explain.facts import Facts, asleep_in, declined_by, is_due, kept_from
 from treadle.admin.explain.limited import closed
 from treadle.admin.explain.wording import at, lasting, on_job, worker_of
 from treadle.admin.explain.workers import able_to_run, claims, is_silent, serve
@@ -93,7 +93,9 @@ def scheduled(facts: Facts) -> str:
     elif (worker := declined_by(row)) is not None:
         why = f"worker {worker!r} declined it (accept=), and it is offered again {when}"
     elif (step := asleep_in(row)) is not None:
-        why = f"it sleeps in its step {step!r}, and runs again {when}"
+        why = f"it sleeps in its {step}, and runs again {when}"
+    elif (lock := kept_from(row)) is not None:
+        why = f"it is kept from {lock}; it tries again {when}"
     elif row.attempt and row.error:
         why = f"attempt {row.attempt} failed and the next one is due {when} ({error_line(row.error)})"
     elif row.started_at is not None and row.reopenings == 0:

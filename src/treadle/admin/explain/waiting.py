@@ -10,6 +10,7 @@ from treadle.core.command_lines import command
 from treadle.core.defaults import SIGNAL_ROW
 from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
+from treadle.policy.parts import step_of
 from treadle.storage import bound_of, bounds_in
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import signal_name
@@ -62,7 +63,10 @@ def _named(facts: Facts, open_: list[str]) -> str:
     """The jobs that it waits for; a single one with its state."""
     if len(open_) == 1 and (up := facts.upstreams[open_[0]]) is not None:
         state = f"running on {worker_of(up)} since {at(up.started_at)}" if up.state is State.RUNNING else str(up.state)
-        return f"{open_[0]} ({up.job.task or 'a promise'}, {state}; {on_job('explain', up)} says why)"
+        if up.state is State.READY and up.queue_position is None and up.blocked_on is not None:
+            state = f"blocked by the limit {up.blocked_on!r}"
+        what = f"a try of its step {step!r}" if (step := step_of(up.job)) else up.job.task or "a promise"
+        return f"{open_[0]} ({what}, {state}; {on_job('explain', up)} says why)"
     more = f" and {len(open_) - 3} more" if len(open_) > 3 else ""
     return (", ".join(open_[:3]) + more) or "jobs that have just ended"
 

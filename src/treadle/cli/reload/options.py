@@ -81,8 +81,8 @@ def rerun(watch: Sequence[Path], grace: float = GRACE) -> int:
 
 def supervise(make: Make, watch: Sequence[Path], grace: float) -> int:
     """Run what `make` makes, again after each change -> the exit code. `grace`: s that a stop may take."""
-    from treadle.cli.reload.files import Root, Watched
     from treadle.cli.reload.supervisor import Reloader
+    from treadle.cli.reload.watcher import Root, Watched
 
     roots = [Root(Path.cwd()), *(Root(path.resolve(), every=True) for path in watch)]
     also = "".join(f", {path}" for path in watch)

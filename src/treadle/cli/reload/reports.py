@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Final
 
 from treadle.cli import app_loader
-from treadle.cli.reload.files import Mark, marks
+from treadle.cli.reload.watcher import Mark, marks
 
 VARIABLE: Final = "TREADLE_RELOAD_FD"
-PAUSE: Final = 0.5  # s between two looks at sys.modules, for imports inside functions
+PAUSE: Final = 0.5  # s between two reads of sys.modules, for imports inside functions
 LONGEST: Final = 4_096  # bytes of a message
 
 
@@ -35,7 +35,7 @@ class Reporter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._sent: set[str] = set()
-        self._seen = 0  # modules at the last look
+        self._seen = 0  # modules at the last read
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="reload-report", daemon=True)
         self._folders = _installed()
@@ -93,7 +93,7 @@ def read(line: bytes) -> tuple[str, Mark]:
 
 
 def inherited() -> int | None:
-    """The pipe to the supervisor, once; None in a process that `--reload` did not start."""
+    """The pipe to the supervisor. None at the second call, and in a process that `--reload` did not start."""
     text = os.environ.pop(VARIABLE, "")
     return int(text) if text.isdecimal() else None
 

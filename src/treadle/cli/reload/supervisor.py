@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from treadle.cli.output import note
-from treadle.cli.reload.files import Watched
 from treadle.cli.reload.reports import VARIABLE, read
-from treadle.cli.reload.watcher import Watcher
+from treadle.cli.reload.watcher import Watched, Watcher
 
 MARGIN: Final = 3.0  # s beyond grace after which processes are stopped at once
 STUCK: Final = 5.0  # s from then until a command is killed

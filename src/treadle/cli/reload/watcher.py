@@ -1,7 +1,8 @@
 """Waits until watched files have changed and are at rest again.
 
-Two looks at the files decide what changed. watchfiles, where it is installed, only says when to look; without it, a
-look is taken every POLL seconds. So both find the same changes, also of files that an editor replaces by renaming.
+A comparison of two reads of the files decides what changed. watchfiles, where it is installed, only says when to read;
+without it, the files are read every POLL seconds. So both find the same changes, also of files that an editor replaces
+by renaming.
 """
 
 from __future__ import annotations
@@ -10,12 +11,144 @@ import asyncio
 import contextlib
 import importlib
 import importlib.util
-from typing import Any, Final
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from treadle.cli.output import note
-from treadle.cli.reload.files import Changes, Look, Watched, changes, is_source
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
+
+# --- the watched files
+#
+# The files that `--reload` watches, and what changed between two looks at them.
+#
+# A look reads names and modification times only. It visits at most FOLDERS folders, so that a start in a home folder
+# does not occupy a core.
+
+
+FOLDERS: Final = 2_000  # folders of one root that a look visits: 20 ms
+NAMED: Final = 3  # changed files that the message names
+SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+WRITTEN: Final = re.compile(  # a running app writes databases and logs; editors write the rest next to the file
+    r"\.(db|sqlite3?)(\b|_)|\.(pyc|pyo|log|swp|swx|tmp)$|~$|^4913$|^\.#|___jb_"
+)
+
+Mark = tuple[int, int, int]
+"""The inode, size and modification time in ns of a file; a symbolic link has those of its target."""
+Look = Mapping[str, Mark]
+"""The result of one look: the mark of each file by its path."""
+
+
+class Root(NamedTuple):
+    """A folder or file to watch: with `every`, all files in it, otherwise Python's."""
+
+    path: Path
+    every: bool = False
+
+
+class Changes(NamedTuple):
+    """The files that differ between two looks."""
+
+    written: Sequence[str]
+    deleted: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.deleted)
+
+    def text(self, here: Path) -> str:
+        """Such as "shop/tasks.py changed, old.py was deleted and 4 more"."""
+        lines = [f"{_short(path, here)} changed" for path in self.written]
+        lines += [f"{_short(path, here)} was deleted" for path in self.deleted]
+        named, more = lines[:NAMED], len(lines) - NAMED
+        return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+class Watched:
+    """The files of some roots, and single files that were added."""
+
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self.roots = roots
+        self.too_many: Path | None = None  # a root with more folders than a look visits
+        self._added: set[str] = set()
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Watch these files too; they may be outside of the roots."""
+        self._added.update(paths)
+
+    def look(self) -> dict[str, Mark]:
+        """The mark of each file now. Files that cannot be read are left out."""
+        all_marks: dict[str, Mark] = {}
+        for root in self.roots:
+            all_marks |= marks(self._below(root))
+        return all_marks | marks(tuple(self._added))
+
+    def _below(self, root: Root) -> Iterator[str]:
+        if root.path.is_file():
+            yield str(root.path)
+            return
+        folders, seen = [str(root.path)], set[tuple[int, int]]()
+        while folders:
+            folder = folders.pop()
+            if len(seen) >= FOLDERS:
+                self.too_many = root.path
+                return
+            try:
+                status = os.stat(folder)
+                entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(folder))
+            except OSError:
+                continue  # deleted since, or not ours to read
+            seen.add((status.st_dev, status.st_ino))  # a link may lead back to a folder above it
+            if any(entry.name == "pyvenv.cfg" for entry in entries):
+                continue
+            for entry in entries:
+                if _is_folder(entry):
+                    if entry.name not in SKIPPED and not entry.name.startswith("."):
+                        folders.append(entry.path)
+                elif (root.every or entry.name.endswith(".py")) and not WRITTEN.search(entry.name):
+                    yield entry.path
+
+
+def changes(before: Look, after: Look) -> Changes:
+    """The difference of two looks, each part sorted by path."""
+    written = sorted(path for path, mark in after.items() if before.get(path) != mark)
+    return Changes(written, sorted(before.keys() - after.keys()))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def marks(paths: Iterable[str]) -> dict[str, Mark]:
+    """The mark of each of these files now. Files that cannot be read are left out."""
+    by_path: dict[str, Mark] = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        by_path[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return by_path
+
+
+def is_source(path: str) -> bool:
+    """Whether a file of this path may be watched: no database, log, compiled file or copy of an editor."""
+    folder, name = os.path.split(path)
+    return not WRITTEN.search(name) and "__pycache__" not in folder
+
+
+def _short(path: str, here: Path) -> str:
+    full = Path(path)
+    return str(full.relative_to(here)) if full.is_relative_to(here) else path
+
+
+# --- the watch
+
 
 POLL: Final = 0.5  # s between two looks without watchfiles
 FAR: Final = 1.0  # s between two looks with watchfiles, for files outside the roots
@@ -66,7 +199,7 @@ class Watcher:
                     await self._hint.wait()
 
     async def _settled(self, last: Look) -> Changes:
-        """The changes that are left when two looks in a row are equal."""
+        """The changes that are left when two reads in a row are equal."""
         until = monotonic() + STORM
         while monotonic() < until:
             await asyncio.sleep(QUIET)

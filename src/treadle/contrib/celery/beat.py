@@ -173,6 +173,6 @@ def _number(text: str) -> int:
 
 
 def _source(value: object) -> str:
-    """A literal, with double quotes where that is the same."""
+    """A literal as source text, in double quotes if its text needs no escapes."""
     text = repr(value)
     return text if '"' in text or "\\" in text else text.replace("'", '"')

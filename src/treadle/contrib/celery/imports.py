@@ -88,7 +88,7 @@ def _given(statement: cst.BaseSmallStatement) -> list[str]:
 
 
 def inserted(tree: cst.Module, texts: list[str]) -> cst.Module:
-    """The module with these statements behind the imports at its top."""
+    """The module with these statements after the imports at its top."""
     if not texts:
         return tree
     body, place = list(tree.body), 0

@@ -127,7 +127,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def statements(tree: cst.Module) -> Iterator[cst.BaseSmallStatement]:
-    """The simple statements of a module's own level, also those under `if` and `try`."""
+    """The simple statements of a module's own level, including those under `if` and `try`."""
 
     def inside(body: object) -> Iterator[cst.BaseSmallStatement]:
         for line in getattr(body, "body", ()):

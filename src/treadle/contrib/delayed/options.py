@@ -1,6 +1,6 @@
 """Options and environment variables of the delayed protocol, shared by `server`, `up` and `worker`.
 
-An option wins over a TREADLE_ variable, and that over a variable of the protocol such as API_PORT.
+An option takes precedence over a TREADLE_ variable, and a TREADLE_ variable over one of the protocol, such as API_PORT.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def prepare(app: App, named: str | None, delivery: Delivery | None) -> None:
     deliver(app, delivery or Delivery())
 
 
-# --- environment variables of the delayed protocol; TREADLE_ variables win
+# --- environment variables of the delayed protocol; TREADLE_ variables take precedence
 
 
 def known(name: str, environment: Mapping[str, str] = os.environ) -> str | None:

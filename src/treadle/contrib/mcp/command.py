@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treadle.cli.app_options import optional_app
+from treadle.cli.options import optional_app
 from treadle.cli.output import FAILED, OK, Stop, note
 from treadle.cli.target import Target
 

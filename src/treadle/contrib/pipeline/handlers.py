@@ -88,7 +88,7 @@ def with_dependencies(run: Callable[..., Any], function: Handler) -> Callable[..
 
 
 def end_function(pipeline: PipelineJobs) -> Callable[..., Any]:
-    """The function of the job behind the children of a last step: it returns the state with their results."""
+    """The function of the job after the children of a last step: it returns the state with their results."""
 
     async def end(travel: Travel) -> Any:
         return (await arrived(pipeline, travel)).fields
@@ -131,7 +131,7 @@ async def arrived_after(pipeline: PipelineJobs, travel: Travel, after: Sequence[
 
 
 def travel_of(app: App, row: Record) -> Travel:
-    """The state in the row of a pipeline's job, also if its handler is not installed here."""
+    """The state in the row of a pipeline's job, even if its handler is not installed here."""
     payload = app.jobs.arguments(row)[0][0]
     return payload if isinstance(payload, Travel) else msgspec.convert(payload, Travel)
 

@@ -29,6 +29,7 @@ from treadle.core.errors import BadOption
 from treadle.core.job import JobSpec
 from treadle.core.model import State
 from treadle.core.query_model import Query
+from treadle.storage import pages
 from treadle.tasks.batch import BatchTask
 from treadle.tasks.options import Options, name_of
 from treadle.tasks.task import Task
@@ -36,7 +37,7 @@ from treadle.worker import Worker
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-END = "(end)"  # the job behind the children of a last step
+END = "(end)"  # the job after the children of a last step
 
 
 class Pipeline:
@@ -194,14 +195,10 @@ class Pipeline:
             wanted.append(label(self.name, name, value))
         if not wanted:
             raise BadOption("find", "give at least one field")
-        runs: list[PipelineRun] = []
-        cursor: str | None = None
-        while True:
-            page = await (await self.app._core.opened()).find(Query(label=wanted[0], cursor=cursor, limit=500))
-            runs += [self.run(row.job.id) for row in page.records if set(wanted) <= set(row.job.labels)]
-            cursor = page.cursor
-            if cursor is None:
-                return runs
+        every = pages(await self.app._core.opened(), Query(label=wanted[0], limit=500))
+        return [
+            self.run(row.job.id) async for page in every for row in page.records if set(wanted) <= set(row.job.labels)
+        ]
 
     async def stats(self) -> dict[str, StepStats]:
         """Job counts of each step, and of each child as "step:child"."""

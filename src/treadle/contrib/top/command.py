@@ -19,7 +19,7 @@ from treadle.cli.target import Target, targeted
 if TYPE_CHECKING:
     from treadle.app import App
 
-LEAST = 0.5  # s between two looks of the live screen: a person reads no faster
+LEAST = 0.5  # s between two refreshes of the live screen: a person reads no faster
 
 
 @click.command()

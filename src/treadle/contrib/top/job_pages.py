@@ -23,7 +23,7 @@ from treadle.core.model import Record
 from treadle.core.redaction import visible
 
 MOST: Final = 200  # jobs of one page
-SCANNED: Final = 5_000  # rows that one look at a list reads at most
+SCANNED: Final = 5_000  # the most rows that one read of a list examines
 ACTS: Final = (
     Binding("c", "act('cancel')", "Cancel"),
     Binding("n", "act('run_now')", "Run now"),

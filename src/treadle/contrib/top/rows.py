@@ -60,7 +60,7 @@ WORKERS: Final = (
 
 
 def count(number: int, capped: bool = False, tone: Tone = "") -> Cell:
-    """A count; 0 is dim. capped: there are at least so many."""
+    """A count; 0 is dim. capped: there are at least this many."""
     return Cell(f"{number:,}{'+' if capped else ''}", tone if number else "dim")
 
 

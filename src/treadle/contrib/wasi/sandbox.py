@@ -69,7 +69,7 @@ class Order(Struct, frozen=True):
 
 
 async def run_module(module: Path, stdin: Path, folder: Path, bounds: Bounds) -> ModuleReport:
-    """Run a module. Its output is in `folder`/stdout and `folder`/stderr afterwards, also if the run fails.
+    """Run a module. Its output is in `folder`/stdout and `folder`/stderr afterwards, even if the run fails.
 
     If this is cancelled, the child is killed. Raises StorageError if no process can be started.
     """

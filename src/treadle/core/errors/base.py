@@ -21,8 +21,8 @@ class TreadleError(Exception):
     """The base of all errors that Treadle raises on purpose. They can be copied and pickled.
 
     `fails_as` is the reason with which a job fails at once if its run raises this error, because every further attempt
-    of the same code would raise it, too. None: a failed attempt, which is retried. It depends on the class, and for
-    some classes on what was called.
+    of the same code would raise it, too. None: a failed attempt, which is retried. Its value depends on the class and,
+    for some classes, on the call that failed.
     """
 
     fails_as: str | None = None

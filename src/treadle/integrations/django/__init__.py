@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from treadle.app import App
     from treadle.integrations.django.backend import TreadleBackend as TreadleBackend
-    from treadle.integrations.django.task import TreadleTask as TreadleTask
+    from treadle.integrations.django.backend import TreadleTask as TreadleTask
 
     app: App
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
         return TreadleBackend
     if name == "TreadleTask":
-        from treadle.integrations.django.task import TreadleTask
+        from treadle.integrations.django.backend import TreadleTask
 
         return TreadleTask
     if name == "app":

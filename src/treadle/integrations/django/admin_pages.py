@@ -117,8 +117,8 @@ def clean(text: str) -> str:
 
 
 async def job_list(core: AppCore, query: Mapping[str, str], payloads: bool) -> JobList:
-    """One page of jobs. `query`: that of the address; an unknown filter is ignored. Raises BadOption for a text
-    that is no cursor, and StorageError."""
+    """One page of jobs. `query`: the parameters of the page's address; an unknown filter is ignored. Raises BadOption
+    for a text that is no cursor, and StorageError."""
     filters: dict[str, Any] = {name: query[name] for name in ("status", "queue", "task") if query.get(name)}
     if filters.get("status") not in (None, *STATES):
         del filters["status"]
@@ -142,7 +142,8 @@ async def job_list(core: AppCore, query: Mapping[str, str], payloads: bool) -> J
 
 
 def _is_of_user(task: str) -> bool:
-    """Whether it is a task of the project. Treadle's own rows, of schedules for example, are no jobs to users."""
+    """Whether it is a task of the project. Treadle's own rows, for example those of schedules, are not jobs to
+    users."""
     return bool(task) and not task.startswith("treadle.")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 
 
 class TreadleConfig(AppConfig):
-    """Connects the migration of Treadle's tables and the checks."""
+    """Connects the migration of Treadle's tables, the checks, and what follows a database of tests."""
 
     name = "treadle.integrations.django"
     label = "treadle"
@@ -15,7 +16,8 @@ class TreadleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from treadle.integrations.django import checks, tables
+        from treadle.integrations.django import checks, job_store, tables
 
         checks.register_all()
+        connection_created.connect(job_store.follow, dispatch_uid="treadle.follow")
         post_migrate.connect(tables.after_migrate, sender=self, dispatch_uid="treadle.tables")

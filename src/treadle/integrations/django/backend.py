@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Final, cast
 
 from django.db import connections, transaction
 
@@ -16,17 +17,80 @@ from treadle.integrations.django import checks, options, results
 from treadle.integrations.django.compat import (
     BaseTaskBackend,
     InvalidTask,
+    Task,
     TaskResultDoesNotExist,
     plain_json,
     task_enqueued,
 )
 from treadle.integrations.django.connections import is_in_transaction, tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of, store_for
+from treadle.integrations.django.joining import in_test_memory
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
-from treadle.integrations.django.task import TreadleTask
 from treadle.storage import at_once
-from treadle.tasks.options import Options, columns, policy_of
+from treadle.tasks.options import Options, check_names, columns, merge, policy_of
+
+# --- tasks with options of Treadle
+#
+# `TreadleTask`, a Django task that also has options of Treadle: `@task(retry=Retry(attempts=5), timeout=30)`.
+
+
+# Options of Treadle that Django has names for, or that a transaction rules out.
+OTHERWISE: Final = {
+    "queue": "use queue_name=",
+    "run_at": "use run_after=",
+    "delay": "use run_after=",
+    "within": "the backend's OPTIONS['commit'] decides that",
+    "inline": "a job cannot run before its transaction is committed",
+    "pass_result": "Django passes the arguments of the call, and nothing else",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class TreadleTask(Task):
+    """A task of Django with `options`: retry, timeout, key, limits, cost, lane, labels, headers, keep, keep_failed,
+    deadline, expires, lease, max_lost, aging, after, when, wait_timeout, id.
+
+    Django 6.1 and the backport accept them in the decorator, `.using(...)` accepts them everywhere. Options of the
+    decorator apply to every job, also to stored ones. Options of `.using` apply to the jobs that it enqueues.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def __init__(self, *, options: dict[str, Any] | None = None, **more: Any) -> None:
+        for own in fields(Task):
+            value = more.pop(own.name, own.default)
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__}: {own.name}= is missing")
+            object.__setattr__(self, own.name, value)
+        object.__setattr__(self, "options", _merged(options or {}, more) if more else options or {})
+        self.__post_init__()
+
+    def using(self, **changes: Any) -> TreadleTask:
+        """A task with other defaults: those of Django (priority, queue_name, run_after, backend), and options. Raises
+        InvalidTask."""
+        own = {name: changes.pop(name) for name in DJANGO & changes.keys()}
+        replaced = {name: value for name, value in own.items() if value is not None}
+        if changes:
+            replaced["options"] = _merged(self.options, changes)
+        return replace(self, **replaced)
+
+
+# --- the backend
+
+
+DJANGO: Final = frozenset({"priority", "queue_name", "run_after", "backend"})
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    for name in above:
+        if name in OTHERWISE:
+            raise InvalidTask(f"{name}= is no option of a Django task: {OTHERWISE[name]}.")
+    try:
+        check_names(above, (*DJANGO, "takes_context"))
+        return dict(merge(Options(**below), Options(**above)))  # type: ignore[typeddict-item]
+    except (BadOption, TooLarge) as error:
+        raise InvalidTask(str(error)) from error
 
 
 class TreadleBackend(BaseTaskBackend):
@@ -107,9 +171,11 @@ class TreadleBackend(BaseTaskBackend):
             raise InvalidTask(f"{task.module_path}: {error}") from error
         commit = self.treadle.commit
         if commit in ("same", "outbox"):
-            row, created = _stored_within(store, spec)
-        elif commit == "after" and is_in_transaction(connections[self.treadle.database]):
-            return self._after_commit(store, task, spec, plain, named)
+            row, created = _stored_within(store, spec, connection_of(store))
+        elif commit == "after" and is_in_transaction(connection := connections[self.treadle.database]):
+            if not in_test_memory(store.app):
+                return self._after_commit(store, task, spec, plain, named)
+            row, created = _stored_within(store, spec, connection)
         else:
             row, created = _stored_at_once(store, spec)
         if not created:  # another job has the key or the id
@@ -161,9 +227,9 @@ class AfterCommit:
             task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
-def _stored_within(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+def _stored_within(store: JobStore, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
     """Store the job in the caller's transaction -> the row, and whether it is new."""
-    connection, core = connection_of(store), store.app._core
+    core = store.app._core
     with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
         [row_and_created] = at_once(core.client.send_rows([spec], core.bound(connection)))
     return row_and_created
@@ -179,7 +245,7 @@ def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
     if store.database is not None:
         connection = connection_of(store)
         if not is_in_transaction(connection) or store.memory is not None or tests_of(connection):
-            return _stored_within(store, spec)
+            return _stored_within(store, spec, connection)
         if connection.vendor == "sqlite":  # the other connection would wait for the lock of this one
             raise BadSession(
                 "Django's connection",

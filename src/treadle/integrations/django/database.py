@@ -11,7 +11,7 @@ from django.db import connections
 
 from treadle.core import file_urls
 
-# Options of Django's backend, and of the driver, that are no parameters of libpq.
+# Options of Django's backend, and of the driver, that are not parameters of libpq.
 NOT_LIBPQ: Final = frozenset(
     {
         "assume_role",

@@ -6,24 +6,31 @@ database another name; the App then follows it.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
 
 from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from msgspec.structs import replace
 
 from treadle.app import App
 from treadle.app.storage_choice import StorageChoice
+from treadle.core import clock
 from treadle.core.errors import BadOption, BadTask
-from treadle.integrations.django import bridge, database, discovery, options
+from treadle.integrations.django import bridge, database, known_tasks, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
-from treadle.integrations.django.in_memory import InMemoryDatabase
-from treadle.integrations.django.kept_open import KeptOpen
+from treadle.integrations.django.joining import joined
 from treadle.integrations.django.known_tasks import Known, Raised, constants_of
 from treadle.integrations.django.signals import Endings
 from treadle.outbox import Outbox
+from treadle.storage import Bound, MemoryStorage, StorageProxy, make_tables_in_memory, within_memory
+from treadle.storage.contract import Capabilities
 from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
@@ -55,6 +62,8 @@ class JobStore:
     @property
     def app(self) -> App:
         """The App. Raises ImproperlyConfigured if its database cannot store jobs, and BadUrl."""
+        if self._app is not None and self._app._core.in_test:
+            return self._app  # it has the storage of the test, and follows the database later
         own = self.database or self.outbox
         seen = None if own is None else database.fingerprint(own)
         if self._app is None or seen != self._seen:
@@ -65,6 +74,11 @@ class JobStore:
                     self._follow(self._app)
                 self._seen = seen
         return self._app
+
+    @property
+    def has_app(self) -> bool:
+        """Whether the App was made."""
+        return self._app is not None
 
     @property
     def url(self) -> str:
@@ -94,6 +108,7 @@ class JobStore:
             app = App(storage=self.memory, **self.options.texts)
         else:
             app = App(url, outbox=self._outbox(), **self.options.texts)
+        app._core.joined = lambda: joined(app, next(iter(self.backends.values()), self.options))
         Endings(app, self).listen()
         return app
 
@@ -140,7 +155,7 @@ class JobStore:
     def learn(self, path: str) -> Known | None:
         """The task of that path, after importing its module if the module belongs to an installed app or to
         OPTIONS["modules"]; None if there is no such task."""
-        task = discovery.find_task(path, self.modules)
+        task = known_tasks.find_task(path, self.modules)
         return None if task is None else self.register(task, constants_of(task))
 
     def _declared(self, app: App, path: str, function: Any, constants: dict[str, Any]) -> AnyTask:
@@ -163,6 +178,13 @@ def store_for(backend: options.BackendOptions) -> JobStore:
             "give them the same OPTIONS."
         )
     return store
+
+
+def follow(connection: Any, **kwargs: Any) -> None:
+    """Receiver of `connection_created`: the test runner has made a database, or a copy of it for its process."""
+    for store in list(_stores.values()):
+        if store.has_app and connection.alias in (store.database, store.outbox):
+            store.app  # noqa: B018 - follows it
 
 
 def store_of(alias: str) -> JobStore:
@@ -214,3 +236,98 @@ def stores() -> list[JobStore]:
 def connection_of(store: JobStore) -> Any:
     """This thread's connection to the database with the jobs, or with the outbox."""
     return connections[store.database or store.outbox]
+
+
+# --- a database in memory
+#
+# The storage of a SQLite database in memory, as Django's test runner makes it: only Django's connection can reach it.
+#
+# Jobs are stored by Django's connection, in tables of that database. Calls over a connection of Treadle's own see a
+# storage without jobs.
+
+
+class InMemoryDatabase(StorageProxy):
+    """Stores jobs within transactions on a SQLite database in memory; everything else finds no job."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(clock.wall))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.storage.capabilities, transactions=True)
+
+    def within(self, given: Any) -> Bound:
+        return within_memory(given, clock.wall)
+
+    async def oldest_open(self) -> float:
+        """Unknown: no job can be seen from here, so no text of a job may be deleted."""
+        return math.inf
+
+    def make_tables(self, connection: Any) -> None:
+        """Make Treadle's tables there, unless they are there. `connection` is Django's, outside of a transaction."""
+        connection.ensure_connection()
+        make_tables_in_memory(connection.connection, clock.wall())
+
+
+log = logging.getLogger("treadle")
+
+
+# --- an app between page views
+#
+# Keeps an App open between the page views of a web process: opening a storage makes a pool, tens of ms on PostgreSQL.
+#
+# A pause without views closes it, so an idle web process has no connection besides Django's.
+
+
+PAUSE: Final = 60.0  # s without a view
+
+
+def in_tests() -> bool:
+    """Whether Django's test runner has prepared this process. It could not remove a database with open connections."""
+    return hasattr(mail, "outbox")
+
+
+class KeptOpen:
+    """Keeps one App open, in one process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._begin()
+        app._core.when_forked.append(self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._held = False  # one `open` of a view before, which is undone after a pause
+        self._timer: threading.Timer | None = None
+
+    @contextmanager
+    def view(self) -> Iterator[App]:
+        """The App, open. Raises StorageError."""
+        core, sync = self._app._core, self._app.sync
+        sync.call(core.open())
+        try:
+            yield self._app
+        finally:
+            if in_tests() or not self._keep():
+                sync.call(core.release())
+
+    def _keep(self) -> bool:
+        """Begin the pause anew. Returns whether the caller's `open` is the one that is kept."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(PAUSE, self.close)
+            self._timer.daemon = True
+            self._timer.start()
+            self._held, held = True, self._held
+            return not held
+
+    def close(self) -> None:
+        """Close the App, unless a view uses it or a call without a view has opened it."""
+        with self._lock:
+            self._held, held = False, self._held
+        if held:
+            try:
+                self._app.sync.call(self._app._core.release())
+            except Exception:  # the next view opens it again
+                log.warning("the jobs' storage could not be closed", exc_info=True)

@@ -14,13 +14,13 @@ from typing import Final
 from treadle.app import App
 from treadle.core.errors import StorageError
 from treadle.core.events import Event
-from treadle.integrations.django import discovery, schedules
+from treadle.integrations.django import known_tasks, schedules
 from treadle.integrations.django.job_store import JobStore, store_of
 from treadle.integrations.django.known_tasks import constants_of
 
 log = logging.getLogger("treadle")
 
-EVERY: Final = 60.0  # s between two looks for strangers
+EVERY: Final = 60.0  # s between two checks for strangers
 
 _prepared: set[int] = set()
 
@@ -30,8 +30,8 @@ def prepare(alias: str) -> App:
     what the modules with tasks raise."""
     store = store_of(alias)
     if id(store) not in _prepared:
-        discovery.load(store.modules)
-        for task in discovery.tasks_of_project(store.modules):
+        known_tasks.load(store.modules)
+        for task in known_tasks.tasks_of_project(store.modules):
             store.register(task, constants_of(task))
         schedules.declare(store, list(store.backends))
         Strangers(store).watch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.db import transaction
@@ -12,6 +12,7 @@ from treadle.app import App
 from treadle.core.model import Record
 from treadle.integrations.django.connections import tests_of
 from treadle.integrations.django.job_store import JobStore, connection_of
+from treadle.integrations.django.joining import in_test_memory
 from treadle.storage import Carried, Chunk, MemoryStorage, MoveState, at_once
 
 
@@ -24,7 +25,8 @@ def read(store: JobStore, id: str) -> Record | None:
     if store.database is None:
         [row] = store.app.sync.call(core.client.get([id]))
         return row
-    with _reading(connection_of(store)) as session:
+    connection = connection_of(store)
+    with nullcontext(connection) if in_test_memory(store.app) else _reading(connection) as session:
         [row] = at_once(core.bound(session).get([id]))
     return row
 

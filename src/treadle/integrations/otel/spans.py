@@ -121,7 +121,7 @@ def end_run(run: RunSpan, outcome: RunOutcome, error: BaseException | None, hide
         elif outcome.name == "lost":
             names.Failure(LEASE_LOST).mark(span)
     if outcome.name not in ("lost", "cancelled"):
-        run.ended_at = None  # now: the result was encoded and judged meanwhile
+        run.ended_at = None  # None means now: the result was encoded and judged since
     run.outcome_known()
 
 

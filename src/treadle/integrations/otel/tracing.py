@@ -55,7 +55,7 @@ class Tracing(Middleware):
                      None: those that the program has set for all libraries
 
     If both providers are those of the API, because the program has set up no SDK, it is absent: a worker reads that
-    when it starts, each call that sends jobs reads it anew. Raises BadOption.
+    when it starts, each call that sends jobs reads it again. Raises BadOption.
     """
 
     def __init__(

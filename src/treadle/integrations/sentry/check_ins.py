@@ -24,7 +24,7 @@ _NAMESPACE: Final = uuid.UUID("6f0b7a52-6a50-4e6f-9a0d-1d8f0c3f2b11")
 
 
 class CheckIns:
-    """The id of a check-in follows from the job's id, so any worker can end it, also after a retry elsewhere."""
+    """The id of a check-in follows from the job's id, so any worker can end it, even after a retry elsewhere."""
 
     def __init__(self) -> None:
         self._app: App | None = None

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Literal, Protocol, TypeVar, get_args
 
 import sentry_sdk
 from sentry_sdk import Scope
+from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.logging import ignore_logger
 
 from treadle.app import App
+from treadle.core.errors import BadOption
 from treadle.core.model import Record
-from treadle.execution import RunOutcome
+from treadle.execution import RunOutcome, every_app
 from treadle.execution.context import Context
 from treadle.execution.middleware import Middleware, Run, Send, Specs
 from treadle.integrations.header_room import HeaderRoom
 from treadle.integrations.sentry import failures, scopes, traces
 from treadle.integrations.sentry.check_ins import CheckIns
-from treadle.integrations.sentry.harmless import Harmless
 from treadle.tasks.options import Sizes
 from treadle.tasks.redactor import Redactor
 
@@ -136,3 +139,109 @@ class SentryMiddleware(Middleware):
 def _facts(outcome: RunOutcome) -> dict[str, Any]:
     facts = {"outcome": outcome.name, "reason": outcome.reason, "next_in": outcome.delay, "seconds": outcome.seconds}
     return {name: value for name, value in facts.items() if value is not None}
+
+
+log = logging.getLogger("treadle")
+
+T = TypeVar("T")
+
+
+# --- calls into the SDK
+#
+# Calls into the SDK of Sentry that fail no job: what it raises is logged once.
+#
+# The SDK parses headers that a visitor of the user's site may have sent, and raises for some of them, such as a
+# sample rate of `inf`.
+
+
+class Harmless:
+    """Runs calls into the SDK for one app."""
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def call(self, what: str, call: Callable[[], T]) -> T | None:
+        """The value of a call; None if it raises."""
+        try:
+            return call()
+        except Exception:
+            self.failed(what)
+            return None
+
+    @contextmanager
+    def block(self, what: str, make: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """The block inside the context manager that `make` returns; without it if that cannot be entered. Only the
+        block's own exceptions are raised."""
+        manager = self.call(what, make)
+        if manager is None or self.call(what, lambda: (manager.__enter__(),)) is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            self._leave(what, manager, error)
+            raise
+        self._leave(what, manager, None)
+
+    def _leave(self, what: str, manager: AbstractContextManager[object], error: BaseException | None) -> None:
+        try:
+            if error is None:
+                manager.__exit__(None, None, None)
+            else:
+                manager.__exit__(type(error), error, error.__traceback__)
+        except BaseException as broken:
+            if broken is not error:
+                self.failed(what)
+
+    def failed(self, what: str) -> None:
+        """Log the exception that is handled now, unless one was logged before."""
+        if not self._failed:
+            text = "Sentry failed (%s); jobs are not affected, and further failures are not logged"
+            log.error(text, what, exc_info=True)  # noqa: LOG014 (its callers handle an exception)
+        self._failed = True
+
+
+# --- switching it on
+#
+# `TreadleIntegration`, which a program passes to `sentry_sdk.init`.
+
+
+Report = Literal["final", "every"]
+
+JOB_LOG: Final = "treadle.jobs"  # its records carry the same exceptions
+
+
+class TreadleIntegration(Integration):
+    """Error events, traces and cron check-ins of all apps of this process. Pass it to `sentry_sdk.init`, in every
+    program that runs jobs or sends them; before or after the app is made, but before its worker starts.
+
+    report             "final": one event for each job that failed or expired, when it will not run again. "every": one
+                       event for each failed attempt, too, at level "warning"
+    send_arguments     add the stored arguments of the job to its events. Sentry also shows the local variables of the
+                       stack, unless `sentry_sdk.init(include_local_variables=False)`
+    monitor_schedules  send check-ins of the jobs of schedules: one monitor for each schedule, under its name
+
+    Records of the logger `treadle.jobs` become no events and no breadcrumbs, because the events are made here.
+    Raises BadOption.
+    """
+
+    identifier = "treadle"
+    origin = f"auto.queue.{identifier}"
+
+    def __init__(
+        self, *, report: Report = "final", send_arguments: bool = False, monitor_schedules: bool = False
+    ) -> None:
+        if report not in get_args(Report):
+            raise BadOption("report", f'expected "final" or "every", found {report!r}')
+        self.report: str = report
+        self.send_arguments, self.monitor_schedules = send_arguments, monitor_schedules
+
+    @staticmethod
+    def setup_once() -> None:
+        """Called by `sentry_sdk.init`, once in a process."""
+        ignore_logger(JOB_LOG)
+        every_app.add(lambda app: SentryMiddleware(_active))
+
+
+def _active() -> TreadleIntegration | None:
+    return sentry_sdk.get_client().get_integration(TreadleIntegration)

@@ -42,7 +42,7 @@ class LiveTokens:
         self._added: tuple[tuple[Token, ...], float] | None = None  # the tokens of an edit, and when it was seen
 
     def __call__(self) -> tuple[Token, ...]:
-        """The tokens that are valid now; () gives nobody access."""
+        """The tokens that are valid now; (): no caller has access."""
         try:
             version = _version(self.file)
             if version != self._version:

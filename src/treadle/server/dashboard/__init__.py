@@ -12,8 +12,7 @@ except ImportError as error:
         f"the dashboard needs its extra: pip install 'starlette>=0.45' 'uvicorn>=0.34' ({error})"
     ) from None
 
-from treadle.server.dashboard.mount import Auth, asgi
+from treadle.server.dashboard.mount import Auth, Who, asgi
 from treadle.server.dashboard.routes import OPEN_PATHS, dashboard_routes
-from treadle.server.dashboard.who import Who
 
 __all__ = ["OPEN_PATHS", "Auth", "Who", "asgi", "dashboard_routes"]

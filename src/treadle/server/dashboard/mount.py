@@ -10,16 +10,17 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.app import App
+from treadle.core.argument_names import Spelled
 from treadle.core.clock import wall
 from treadle.core.command_lines import command
 from treadle.core.errors import BadOption
@@ -27,24 +28,76 @@ from treadle.core.host_names import is_loopback
 from treadle.server.app import make_site
 from treadle.server.auth import token_file
 from treadle.server.auth.live_tokens import LiveTokens
-from treadle.server.auth.tokens import Token
+from treadle.server.auth.tokens import SCOPES, Token
 from treadle.server.dashboard.routes import OPEN_PATHS, dashboard_routes, to_page
-from treadle.server.dashboard.who import Who
 from treadle.server.errors import Refused, refusal
 from treadle.server.middleware import path_of
 from treadle.server.origins import ANY
 from treadle.server.settings import Settings
+from treadle.tasks.options import name_of
 
 log = logging.getLogger("treadle.dashboard")
+
+
+# --- the caller
+#
+# The caller of a dashboard that is part of another web application: a user of that application, and their rights.
+
+
+GIVEN: Final = tuple(scope for scope in SCOPES if scope != "work")  # people do not work as workers
+LONGEST: Final = 64  # characters of a name
+
+
+class Who(Spelled, frozen=True, kw_only=True):
+    """A user of the host application.
+
+    name      of the user, for the log and the list of acts: 1-64 printable characters
+    scopes    of read (see everything), operate (retry, cancel, pause, change), enqueue (send jobs). Default: read
+    queues    the queues whose jobs they may see; none: all queues
+    payloads  whether they may see arguments, results and errors; False: only the kinds and sizes of values
+    """
+
+    name: str
+    scopes: tuple[str, ...] = ("read",)
+    queues: tuple[str, ...] = ()
+    payloads: bool = True
+
+    def __post_init__(self) -> None:
+        name: Any = self.name  # the host may pass values of any type
+        scopes: Any = self.scopes
+        queues: Any = self.queues
+        payloads: Any = self.payloads
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
+            raise BadOption("name", f"expected 1-{LONGEST} printable characters, found {name!r}")
+        for field, value in (("scopes", scopes), ("queues", queues)):
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise BadOption(field, f"expected a tuple of names, found {value!r}")
+            # An iterator ends at its first reading, and no queues would mean all of them.
+            force_setattr(self, field, tuple(value))
+        for scope in self.scopes:
+            if scope not in GIVEN:
+                raise BadOption("scopes", f"expected {', '.join(GIVEN)}, found {scope!r}")
+        for queue in self.queues:
+            name_of(queue, "queues")
+        if not isinstance(payloads, bool):
+            raise BadOption("payloads", f"expected True or False, found {payloads!r}")
+
+    def token(self) -> Token:
+        """The same as a token of the server. It has no secret, so no request can send it."""
+        return Token(name=self.name, digest="", scopes=self.scopes, queues=self.queues, payloads=self.payloads)
+
+
+# --- the mounted site
+
 
 Auth = Callable[[Request], Who | Awaitable[Who | None] | None]
 """Returns the user who sent a request, or None if the request is refused. Async or not."""
 
 Caller = Callable[[Request], Awaitable[Token | None]]
 
-LOOK: Final = 0.5  # s between looks whether the host's server stops, while a request lasts
+LOOK: Final = 0.5  # s between two checks whether the host's server is stopping, during a request
 STREAM: Final = 600.0  # s of a stream, after which its page opens another one and the server calls `auth=` again
-# The beginnings of headers that only proxies add.
+# Prefixes of headers that only proxies add.
 FORWARDED: Final = (
     b"forwarded",
     b"x-forwarded",

@@ -25,7 +25,7 @@ from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.doctor.common import Check, fail, ok, warn
 from treadle.server.doctor.sqlite import looking, loose_files, schema
-from treadle.storage import IDENTITY, IDENTITY_TASK
+from treadle.storage import IDENTITY, IDENTITY_TASK, pages
 from treadle.worker import leader
 from treadle.workflow.plan import FLOW
 
@@ -118,15 +118,10 @@ async def _own_rows(core: AppCore) -> AsyncIterator[Record]:
     wanted: list[tuple[str, str | None]] = [(defaults.SYSTEM_QUEUE, None)]
     wanted += sorted((queue, task) for queue, task in tasks if queue != defaults.SYSTEM_QUEUE and task != FLOW)
     for queue, task in wanted:
-        cursor: str | None = None
-        while True:
-            query = Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE, cursor=cursor)
-            page = await core.storage.find(replace(query, whole=queue == defaults.SYSTEM_QUEUE))
+        query = Query(queue=queue, task=task, state=ticker.UNFINISHED, order="oldest", limit=PAGE)
+        async for page in pages(core.storage, replace(query, whole=queue == defaults.SYSTEM_QUEUE)):
             for row in page.records:
                 yield row
-            cursor = page.cursor
-            if cursor is None:
-                break
 
 
 def problem_of(row: Record) -> str | None:
@@ -163,7 +158,7 @@ async def kept_counts(core: AppCore, repair: bool) -> Check:
     """Reads every row, without blocking other calls."""
     try:
         drifts = await core.storage.recount(repair)
-    except Unsupported:  # Redis writes while it counts, which a look must not do
+    except Unsupported:  # Redis writes while it counts, which a check without writes must not do
         return ok("counts", "not compared with the rows; `treadle doctor --repair` does that, and corrects them")
     if not drifts:
         return ok("counts", "the kept counts equal the rows")

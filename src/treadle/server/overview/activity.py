@@ -1,6 +1,6 @@
 """Rates, quantiles and sparks by queue, from the rows of metrics of the last minutes. Pure.
 
-A worker stores its current minute anew every 10 s, with larger counts. The jobs that were added since the last look
+A worker stores its current minute again every 10 s, with larger counts. The jobs that were added since the last read
 count in the periods since then, so a spark is finer than the minutes of the rows.
 """
 
@@ -76,11 +76,12 @@ class Recent:
 
     @property
     def has_any(self) -> bool:
-        """Whether anybody has stored metrics in the last minutes."""
+        """Whether any process has stored metrics in the last minutes."""
         return bool(self._rows)
 
     def add(self, row: MetricsRow, now: float) -> bool:
-        """Count what is new in a row. Returns whether the row could be read."""
+        """Count the jobs that were added to a row of metrics since it was last read. Returns whether the row could be
+        read."""
         cells = decode(row.data)
         if cells is None:
             return False

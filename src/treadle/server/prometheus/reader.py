@@ -1,6 +1,6 @@
 """Reads what is stored for scrapers: one read at a time for all of them, kept for some seconds.
 
-A scrape is answered within seconds, also while the storage is slow or away: with the last values and their age.
+A scrape is answered within seconds, even while the storage is slow or away: with the last values and their age.
 """
 
 from __future__ import annotations

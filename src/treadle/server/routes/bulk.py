@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -97,7 +98,7 @@ class FailuresAsked(Struct, frozen=True, kw_only=True):
 class PreviewView(Struct, frozen=True, kw_only=True):
     """The jobs that an operation would act on now.
 
-    matches  how many jobs; capped: there are at least so many
+    matches  how many jobs; capped: there are at least this many
     samples  the first five; none for a token without the scope `read`
     words    the jobs in words
     """
@@ -113,6 +114,9 @@ class ProgressList(Struct, frozen=True):
     """The operations that run, and those that ended within the last hour, the newest first."""
 
     operations: Sequence[Progress]
+
+
+operate = partial(Operation, tag="operations", scope="operate")
 
 
 class BulkRoutes:
@@ -132,15 +136,7 @@ class BulkRoutes:
         pairs = zip(page.groups, samples, strict=True)
         return replace(page, groups=[_shown(group, row, call.redaction) for group, row in pairs])
 
-    @Operation(
-        "POST /v1/operations",
-        tag="operations",
-        scope="operate",
-        gives=Progress,
-        instead=PreviewView,
-        status=202,
-        others=(200, 404),
-    )
+    @operate("POST /v1/operations", gives=Progress, instead=PreviewView, status=202, others=(200, 404))
     async def start(self, call: Call[OperationAsked, messages.Nothing]) -> object:
         """Retry, cancel, queue or delete many jobs in the background; or show which (`dry`).
 
@@ -172,17 +168,17 @@ class BulkRoutes:
             message = f"{AT_ONCE} or more operations run already, also one of yours: wait for one to end, or stop one"
             raise Refused(429, "too_many", message, {"Retry-After": "5"}) from None
 
-    @Operation("GET /v1/operations", tag="operations", scope="operate")
+    @operate("GET /v1/operations")
     async def list(self, call: Call[None, messages.Nothing]) -> ProgressList:
         """List the operations of this server process."""
         return ProgressList(self._core.operations.all(call.token.queues))
 
-    @Operation("GET /v1/operations/{id}", tag="operations", scope="operate", others=(404,))
+    @operate("GET /v1/operations/{id}", others=(404,))
     async def get(self, call: Call[None, messages.Nothing]) -> Progress:
         """Show the progress of an operation."""
         return self._known(call, self._core.operations.get(call.part("id"), call.token.queues))
 
-    @Operation("DELETE /v1/operations/{id}", tag="operations", scope="operate", others=(404,))
+    @operate("DELETE /v1/operations/{id}", others=(404,))
     async def stop(self, call: Call[None, messages.Nothing]) -> Progress:
         """Stop an operation; what it has done stays done."""
         return self._known(call, self._core.operations.stop(call.part("id"), call.token.queues))

@@ -12,6 +12,7 @@ from treadle.core.errors import UnknownJob
 from treadle.server.auth import rights
 from treadle.server.errors import Refused
 from treadle.server.operation import Call, Operation
+from treadle.server.routes.shown import jobs_of
 from treadle.storage import messages
 from treadle.tasks.options import name_of
 
@@ -33,7 +34,7 @@ class EstimateRoutes:
     @Operation("GET /v1/jobs/{id}/eta", tag="jobs", scope="read", others=(404, 503))
     async def eta(self, call: Call[None, messages.Nothing]) -> Estimate:
         """Estimate when a job starts and ends, and what would let it start earlier."""
-        jobs = self._core.jobs.within(call.token.queues)
+        jobs = jobs_of(self._core, call)
         row = await jobs.get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)

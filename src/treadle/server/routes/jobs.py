@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 
-from treadle.admin import JobHistory, audit, stored_values
+from treadle.admin import JobHistory, audit, stored_values, typed_call
 from treadle.core import defaults, ids
 from treadle.core.clock import wall
 from treadle.core.errors import IdTaken, StorageError, UnknownJob
@@ -18,14 +19,13 @@ from treadle.core.model import Record
 from treadle.core.payload_redaction import Redaction
 from treadle.server.auth import rights
 from treadle.server.errors import Refused, json
-from treadle.server.event_stream import EventStream
 from treadle.server.incoming_rows import users_row
-from treadle.server.longpoll import BEAT, LongPoll
+from treadle.server.longpoll import BEAT, EventStream, LongPoll
 from treadle.server.middleware import allowed, unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.path_parts import path_part
-from treadle.server.routes.job_messages import Acted, Cancel, Explained, Listing, Patience
-from treadle.server.routes.shown import hidden_by, one_queue, value_shown
+from treadle.server.routes.job_messages import Acted, Cancel, Explained, Fork, Listing, Patience, Rerun
+from treadle.server.routes.shown import hidden_by, jobs_of, one_queue, value_shown
 from treadle.server.row_checks import check_together
 from treadle.server.settings import Settings
 from treadle.server.time_slices import in_turns
@@ -44,11 +44,12 @@ from treadle.server.views import (
 from treadle.storage import messages, whole_row
 
 if TYPE_CHECKING:
-    from treadle.admin import Jobs
     from treadle.app.core import AppCore
     from treadle.core.job import JobSpec
 
 ONE: Final = defaults.MAX_PAYLOAD + 2**20  # bytes of a request with the arguments of one job
+
+operate = partial(Operation, tag="jobs", scope="operate", others=(404, 409))  # on one job
 
 
 class JobRoutes:
@@ -169,13 +170,13 @@ class JobRoutes:
     async def explain(self, call: Call[None, messages.Nothing]) -> Explained:
         """Explain in one sentence why a job is not running."""
         row = await self._row(call)
-        jobs = self._jobs(call)
+        jobs = jobs_of(self._core, call)
         text = call.redaction.about(row, call.redaction.within(await jobs.explain(row.id), row.error)) or ""
         return Explained(text, await jobs.position(row.id))
 
     async def _row(self, call: Call[Any, Any]) -> Record:
         """The row that the path names. For a token without a right to it the job is unknown."""
-        row = await self._jobs(call).get(call.part("id"))
+        row = await jobs_of(self._core, call).get(call.part("id"))
         if not rights.sees(call.token, row):
             raise UnknownJob(row.id)
         return row
@@ -248,34 +249,26 @@ class JobRoutes:
 
     # --- changing
 
-    @Operation(
-        "POST /v1/jobs/{id}/cancel",
-        tag="jobs",
-        scope="operate",
-        empty=b"{}",
-        others=(404,),
-        audit="job.cancel",
-        details=("tree", "force"),
-    )
+    @operate("POST /v1/jobs/{id}/cancel", empty=b"{}", others=(404,), audit="job.cancel", details=("tree", "force"))
     async def cancel(self, call: Call[Cancel, messages.Nothing]) -> Acted:
         """Cancel a job and its children."""
-        jobs, body = self._jobs(call).recorded(call.receipt), call.body
+        jobs, body = jobs_of(self._core, call), call.body
         return Acted(await jobs.cancel(call.part("id"), tree=body.tree, force=body.force))
 
-    @Operation("POST /v1/jobs/{id}/retry", tag="jobs", scope="operate", others=(404, 409), audit="job.retry")
+    @operate("POST /v1/jobs/{id}/retry", audit="job.retry")
     async def retry(self, call: Call[None, messages.Nothing]) -> Acted:
         """Reopen a failed or cancelled job."""
-        return Acted(await self._jobs(call).recorded(call.receipt).retry(call.part("id")))
+        return Acted(await jobs_of(self._core, call).retry(call.part("id")))
 
-    @Operation("POST /v1/jobs/{id}/run_now", tag="jobs", scope="operate", others=(404, 409), audit="job.run_now")
+    @operate("POST /v1/jobs/{id}/run_now", audit="job.run_now")
     async def run_now(self, call: Call[None, messages.Nothing]) -> Acted:
         """Queue a scheduled job now."""
-        return Acted(await self._jobs(call).recorded(call.receipt).run_now(call.part("id")))
+        return Acted(await jobs_of(self._core, call).run_now(call.part("id")))
 
-    @Operation("DELETE /v1/jobs/{id}", tag="jobs", scope="operate", others=(404, 409), audit="job.delete")
+    @operate("DELETE /v1/jobs/{id}", audit="job.delete")
     async def delete(self, call: Call[None, messages.Nothing]) -> Acted:
         """Delete an ended job."""
-        return Acted(await self._jobs(call).recorded(call.receipt).delete(call.part("id")))
+        return Acted(await jobs_of(self._core, call).delete(call.part("id")))
 
     @Operation("GET /v1/jobs/{id}/history", tag="jobs", scope="read", others=(404,))
     async def history(self, call: Call[None, messages.Nothing]) -> JobHistory:
@@ -283,12 +276,40 @@ class JobRoutes:
         id = call.part("id")
         if audit.is_id(id) and not call.token.may("operate"):
             raise UnknownJob(id)
-        history = await self._jobs(call).history(id, hide=call.redaction.row, value=stored_values.as_json)
+        history = await jobs_of(self._core, call).history(id, hide=call.redaction.row, value=stored_values.as_json)
         return _shown(history, call.redaction.rest)
 
-    def _jobs(self, call: Call[Any, Any]) -> Jobs:
-        """A view of `app.jobs` with the queues of the caller's token."""
-        return self._core.jobs.within(call.token.queues)
+    @operate("POST /v1/jobs/{id}/pause", audit="job.pause")
+    async def pause(self, call: Call[None, messages.Nothing]) -> Acted:
+        """Pause an unfinished job until it is resumed. A running one is stopped."""
+        return Acted(await jobs_of(self._core, call).pause(call.part("id")))
+
+    @operate("POST /v1/jobs/{id}/resume", audit="job.resume")
+    async def resume(self, call: Call[None, messages.Nothing]) -> Acted:
+        """Resume a paused job."""
+        return Acted(await jobs_of(self._core, call).resume(call.part("id")))
+
+    @operate("POST /v1/jobs/{id}/rerun", empty=b"{}", audit="job.rerun", details=("from_step",))
+    async def rerun(self, call: Call[Rerun, messages.Nothing]) -> Acted:
+        """Run a job again from one of its stored steps. Later steps are deleted."""
+        await jobs_of(self._core, call).rerun(call.part("id"), from_step=call.body.from_step)
+        return Acted(1)
+
+    @operate("POST /v1/jobs/{id}/fork", most=None, empty=b"{}", status=201, audit="job.fork", details=("from_step",))
+    async def fork(self, call: Call[Fork, messages.Nothing]) -> JobView:
+        """Enqueue a new job that continues from a stored step of this one.
+
+        The token also needs the scope `enqueue`. Without a right to read jobs, the answer has no arguments.
+        """
+        rights.need(call.token, "enqueue")
+        row, body = await jobs_of(self._core, call).get(call.part("id")), call.body
+        positional, named = body.args, body.kwargs
+        if positional is not None or named is not None:
+            typed = typed_call(self._core.tasks, row.job.task, positional or [], named or {})
+            positional, named = list(typed[0]), dict(typed[1])
+        job = await jobs_of(self._core, call).fork(row.id, from_step=body.from_step, args=positional, kwargs=named)
+        new = rights.shown(call.token, await jobs_of(self._core, call).whole(job), None)
+        return view_of_one(new, call.redaction)
 
 
 def _shown(history: JobHistory, redaction: Redaction) -> JobHistory:

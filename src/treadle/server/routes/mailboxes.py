@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.core.errors import ForeignRow, UnknownJob
@@ -12,15 +13,16 @@ from treadle.server.errors import Refused
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.job_messages import Acted, Answered, AskSent, MessageSent, SignalAsked, ValueRead
-from treadle.server.routes.shown import value_shown
+from treadle.server.routes.shown import jobs_of, value_shown
 from treadle.server.settings import Settings
 from treadle.storage import messages
 
 if TYPE_CHECKING:
-    from treadle.admin import Jobs
     from treadle.app.core import AppCore
 
 T = TypeVar("T")
+
+operate = partial(Operation, tag="jobs", scope="operate")  # on one job
 
 
 class MailboxRoutes:
@@ -29,31 +31,17 @@ class MailboxRoutes:
     def __init__(self, core: AppCore, settings: Settings, waiting: LongPoll) -> None:
         self._core, self._settings, self._waiting = core, settings, waiting
 
-    @Operation(
-        "POST /v1/jobs/{id}/signal",
-        tag="jobs",
-        scope="operate",
-        others=(404, 409),
-        audit="job.signal",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/signal", others=(404, 409), audit="job.signal", details=("name",))
     async def signal(self, call: Call[SignalAsked, messages.Nothing]) -> Acted:
         """Send a signal to a job that waits for it now or later.
 
         The answer is 409 if the job has the signal already, or has ended.
         """
         with _own_rows(call), call.heard() as warnings:
-            await self._jobs(call).signal(call.part("id"), call.body.name, call.body.value)
+            await jobs_of(self._core, call).signal(call.part("id"), call.body.name, call.body.value)
         return Acted(1, warnings.text)
 
-    @Operation(
-        "POST /v1/jobs/{id}/send",
-        tag="jobs",
-        scope="operate",
-        others=(404, 409, 429),
-        audit="job.send",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/send", others=(404, 409, 429), audit="job.send", details=("name",))
     async def send_message(self, call: Call[MessageSent, messages.Nothing]) -> Acted:
         """Put a message in a mailbox of a job.
 
@@ -61,17 +49,10 @@ class MailboxRoutes:
         messages wait there.
         """
         with _own_rows(call):
-            await self._jobs(call).send(call.part("id"), call.body.name, call.body.value, key=call.body.key)
+            await jobs_of(self._core, call).send(call.part("id"), call.body.name, call.body.value, key=call.body.key)
         return Acted(1)
 
-    @Operation(
-        "POST /v1/jobs/{id}/ask",
-        tag="jobs",
-        scope="operate",
-        others=(404, 408, 409, 429),
-        audit="job.ask",
-        details=("name",),
-    )
+    @operate("POST /v1/jobs/{id}/ask", others=(404, 408, 409, 429), audit="job.ask", details=("name",))
     async def ask(self, call: Call[AskSent, messages.Nothing]) -> Answered:
         """Put a message in a mailbox of a job, and wait for its answer.
 
@@ -79,7 +60,7 @@ class MailboxRoutes:
         or ends without an answer.
         """
         message, limit = call.body, min(call.body.timeout, self._settings.max_wait)
-        jobs, id = self._jobs(call), call.part("id")
+        jobs, id = jobs_of(self._core, call), call.part("id")
         with _own_rows(call):
             row = await jobs.get(id)
             answer = await self._in_time(
@@ -93,7 +74,7 @@ class MailboxRoutes:
 
         The call waits for the first one; the answer is 408 if there is none in time.
         """
-        jobs, id, name = self._jobs(call), call.part("id"), call.query.name
+        jobs, id, name = jobs_of(self._core, call), call.part("id"), call.query.name
         row = await jobs.get(id)
         if not rights.sees(call.token, row):
             raise UnknownJob(id)
@@ -114,9 +95,6 @@ class MailboxRoutes:
         if result is None:
             raise Refused(408, "timeout", "the server stops, or the client has disconnected")
         return result[0]
-
-    def _jobs(self, call: Call[Any, Any]) -> Jobs:
-        return self._core.jobs.within(call.token.queues)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -97,13 +98,17 @@ class AuditAsked(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
 
 
+operate = partial(Operation, tag="operate", scope="operate")
+read = partial(Operation, tag="operate", scope="read")
+
+
 class OperatorRoutes:
     """The operations on a whole storage."""
 
     def __init__(self, core: AppCore) -> None:
         self._core = core
 
-    @Operation("GET /v1/queues", tag="operate", scope="read")
+    @read("GET /v1/queues")
     async def queues(self, call: Call[None, messages.Nothing]) -> QueueViews:
         """List queues with the number of their jobs."""
         stats = await self._core.storage.stats()
@@ -123,12 +128,12 @@ class OperatorRoutes:
             ]
         )
 
-    @Operation("POST /v1/queues/{name}/pause", tag="operate", scope="operate", audit="queue.pause")
+    @operate("POST /v1/queues/{name}/pause", audit="queue.pause")
     async def pause(self, call: Call[None, messages.Nothing]) -> Noted:
         """Pause a queue."""
         return await self._shut_queue(call, True)
 
-    @Operation("POST /v1/queues/{name}/resume", tag="operate", scope="operate", audit="queue.resume")
+    @operate("POST /v1/queues/{name}/resume", audit="queue.resume")
     async def resume(self, call: Call[None, messages.Nothing]) -> Noted:
         """Resume a queue."""
         return await self._shut_queue(call, False)
@@ -140,15 +145,13 @@ class OperatorRoutes:
             await (self._core.queues.pause(name) if shut else self._core.queues.resume(name))
         return Noted(warnings.text)
 
-    @Operation("GET /v1/limits", tag="operate", scope="read")
+    @read("GET /v1/limits")
     async def limits(self, call: Call[None, messages.Nothing]) -> LimitViews:
         """List limits and their use."""
         return LimitViews(rights.limits_seen(call.token, await self._core.limits.list()))
 
-    @Operation(
+    @operate(
         "PUT /v1/limits/{name}",
-        tag="operate",
-        scope="operate",
         audit="limit.set",
         details=("slots", "rate", "per", "how", "burst", "hold", "max_waiting", "when_full"),
     )
@@ -166,7 +169,7 @@ class OperatorRoutes:
                 warnings.tell(lost)
         return Noted(warnings.text)
 
-    @Operation("DELETE /v1/limits/{name}", tag="operate", scope="operate", audit="limit.delete")
+    @operate("DELETE /v1/limits/{name}", audit="limit.delete")
     async def drop_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         """Remove a limit."""
         for_everybody(call.token, "limits")
@@ -174,12 +177,12 @@ class OperatorRoutes:
             await self._core.limits.set(Limit(call.part("name")))
         return Noted(warnings.text)
 
-    @Operation("POST /v1/limits/{name}/pause", tag="operate", scope="operate", audit="limit.pause")
+    @operate("POST /v1/limits/{name}/pause", audit="limit.pause")
     async def pause_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         """Start no job that names this limit until it is resumed; its rule is kept."""
         return await self._shut_limit(call, self._core.limits.pause)
 
-    @Operation("POST /v1/limits/{name}/resume", tag="operate", scope="operate", audit="limit.resume")
+    @operate("POST /v1/limits/{name}/resume", audit="limit.resume")
     async def resume_limit(self, call: Call[None, messages.Nothing]) -> Noted:
         """Resume a limit with its current rule."""
         return await self._shut_limit(call, self._core.limits.resume)
@@ -190,17 +193,17 @@ class OperatorRoutes:
             await act(call.part("name"))
         return Noted(warnings.text)
 
-    @Operation("GET /v1/workers", tag="operate", scope="read")
+    @read("GET /v1/workers")
     async def workers(self, call: Call[None, messages.Nothing]) -> Workers:
         """List the workers that have sent a heartbeat recently."""
         return Workers(rights.workers_seen(call.token, (await self._core.storage.glance()).workers))
 
-    @Operation("GET /v1/stats", tag="operate", scope="read")
+    @read("GET /v1/stats")
     async def stats(self, call: Call[None, messages.Nothing]) -> Stats:
         """Count jobs by queue, task and state; list workers and limits."""
         return rights.seen(call.token, await self._core.storage.stats())
 
-    @Operation("GET /v1/audit", tag="operate", scope="operate")
+    @operate("GET /v1/audit")
     async def audit(self, call: Call[None, AuditAsked]) -> AuditPage:
         """List who did what, the newest first."""
         for_everybody(call.token, "entries of the audit log")

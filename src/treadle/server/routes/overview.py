@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from treadle.server.doctor import Check, examine
-from treadle.server.event_stream import EventStream
 from treadle.server.kept_answer import KeptAnswers
-from treadle.server.longpoll import LongPoll
+from treadle.server.longpoll import EventStream, LongPoll
 from treadle.server.middleware import for_everybody
 from treadle.server.operation import Call, Operation
 from treadle.server.overview import Looks, Overview

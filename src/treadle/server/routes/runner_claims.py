@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from treadle.core import defaults
@@ -17,25 +20,28 @@ from treadle.core.ranges import a_span
 from treadle.core.rare_log import RareLog
 from treadle.durable import open_children_of
 from treadle.policy import judge
-from treadle.policy.cleanups import cleanup_id, ends_alone, is_cleanup, nothing_to_do
+from treadle.policy.cleanups import cleanup_id, ends_alone, nothing_to_do
+from treadle.policy.parts import is_part, step_of
 from treadle.server import runner_reports
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
-from treadle.server.claim_size import fitting
 from treadle.server.longpoll import LongPoll
 from treadle.server.operation import Call
-from treadle.server.repeated_claims import RepeatedClaims
 from treadle.server.row_checks import check_claim
 from treadle.server.runner_trials import RunnerTrials
 from treadle.server.settings import Settings
+from treadle.server.time_slices import TimeSlices
 from treadle.storage import messages, whole
-from treadle.workflow import WorkflowFinisher, cancel_subtree, rows_of
+from treadle.storage.contract import Storage
+from treadle.storage.messages import AllSettled
+from treadle.workflow import WorkflowFinisher, cancel_subtree, failure, rows_of
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
 
 log = logging.getLogger("treadle.server")
 
+OF_PYTHON: Final = 60.0  # s until a job that only a worker in Python can run is claimed again
 ROUNDS: Final = 20  # claims of one call that return only jobs to be ended here
 
 
@@ -84,7 +90,7 @@ class RunnerClaims:
             if max_lost is None:
                 return await self.readable(token, claimed, most)
             claimed = await fitting(self._app.storage, await self._whole(claimed), most)
-            cleaning = [row for row in claimed.records if is_cleanup(row.job)]
+            cleaning = [row for row in claimed.records if is_part(row.job)]
             if not cleaning and not any(row.lost or row.function_done for row in claimed.records):
                 return claimed
             running = [row for row in claimed.records if not row.function_done and row not in cleaning]
@@ -100,7 +106,9 @@ class RunnerClaims:
 
     async def _cleaned(self, row: Record) -> Outcome:
         """End a cleanup job. A runner cannot run a function over the history of another job, so that only cancels the
-        children of the job."""
+        children of the job. The try of a step is left to the workers of the job, which are in Python."""
+        if step_of(row.job):
+            return judge.released(row, OF_PYTHON)
         storage = self._app.storage
         [ended] = await storage.get([row.job.parent or ""])
         if ended is not None and ended.state.final and row.id == cleanup_id(ended.id, ended.reopenings):
@@ -172,3 +180,123 @@ def _needs(task: str, sent: messages.TaskNeeds) -> Needs | None:
     if anything is None:
         return listed
     return anything if listed is None else Needs(task, anything.requires + listed.requires, listed.uses)
+
+
+# --- repeated claims
+#
+# Requests that repeat a claim under the same claim id while the first request is still in progress.
+#
+# Only the newest request has a client that waits for the response. The server may notice late, or never, that the
+# connection of an older one has closed.
+
+
+class SameClaim:
+    """The requests in progress with one claim id.
+
+    turn  held while a job is claimed or released, so that the newest request never gets a job that an older one is
+          releasing
+    """
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.here = 0  # requests in progress
+        self._newest = 0
+
+    def enter(self) -> int:
+        """The number of a new request, which is now the newest."""
+        self._newest += 1
+        return self._newest
+
+    def is_newest(self, number: int) -> bool:
+        return number == self._newest
+
+    async def unless_repeated(self, number: int, release: Callable[[], Awaitable[None]]) -> None:
+        """Release what this request has claimed, unless a newer one returns it."""
+        async with self.turn:
+            if self.is_newest(number):
+                await release()
+
+
+class RepeatedClaims:
+    """The requests in progress of all claims."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, SameClaim] = {}
+
+    @contextmanager
+    def of(self, claim_id: str) -> Iterator[SameClaim]:
+        """Count a request of this claim as in progress inside the block."""
+        same = self._claims.setdefault(claim_id, SameClaim())
+        same.here += 1
+        try:
+            yield same
+        finally:
+            same.here -= 1
+            if not same.here:
+                del self._claims[claim_id]
+
+
+# --- the size of the answer
+#
+# Bounds the size of the response to a claim: a worker that cannot read the response cannot run the leased jobs.
+#
+# Jobs that do not fit return to their queue position at once, without a counted attempt, for a later claim.
+
+
+FRAME: Final = 1_024  # bytes of a response apart from its rows and outcomes
+SHORT: Final = 8_192  # characters of all other fields: names, keys, numbers
+LARGE: Final = "too large for its worker"
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def fitting(storage: Storage, claimed: Claimed, most: int | None, beside: AllSettled | None = None) -> Claimed:
+    """The first claimed jobs that fit into a response of `most` bytes (None: all) next to `beside`, the
+    rest of the response.
+
+    A job that is too large on its own fails. Raises StorageError.
+    """
+    settled = 0 if beside is None else len(beside.settled)
+    if most is None or sum(map(_longest, claimed.records)) + SHORT * settled < most:  # the usual case, without encoding
+        return claimed
+    room = most - FRAME - (0 if beside is None else len(_encode(beside)))
+    alone, room_left = most - FRAME, room
+    fit: list[Record] = []
+    outcomes: list[Outcome] = []
+    turns, is_full = TimeSlices(), False
+    for row in claimed.records:
+        await turns.step()
+        if is_full:
+            outcomes.append(judge.released(row))
+            continue
+        size = len(_encode(row)) + 1
+        if size > alone:
+            outcomes.append(_failed(row, size, most))
+        elif size > room_left:
+            is_full = True
+            outcomes.append(judge.released(row))
+        else:
+            fit.append(row)
+            room_left -= size
+    if not outcomes:
+        return claimed
+    await storage.settle(outcomes)
+    return replace(claimed, records=tuple(fit), next_in=0.0)
+
+
+def _longest(row: Record) -> int:
+    """An upper bound for the bytes of a row as JSON: a character takes at most six."""
+    job, pairs = row.job, (*row.checkpoints, *row.job.headers)
+    texts = (job.payload, job.retry, row.result, row.value, row.error, row.note)
+    names = len(job.after) + len(row.after) + len(job.limits) + len(job.labels)
+    return 6 * (
+        SHORT + sum(len(text) for text in texts if text) + sum(len(a) + len(b) + 8 for a, b in pairs) + 600 * names
+    )
+
+
+def _failed(row: Record, size: int, most: int) -> Outcome:
+    problem = (
+        f"the row of this job has {size:,} bytes as JSON, and the worker that claimed it accepts responses of at most"
+    )
+    error = f"{problem} {most:,}: raise ?max_answer= in its storage URL, or pass a reference instead of the data"
+    return failure(row, error) if row.function_done else judge.ended(row, LARGE, error)

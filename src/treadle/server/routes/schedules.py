@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -105,6 +106,9 @@ class TimingView(Struct, frozen=True):
     upcoming: Sequence[float]
 
 
+operate = partial(Operation, tag="schedules", scope="operate", others=(404, 409))
+
+
 class ScheduleRoutes:
     """The operations on the schedules of one app. Tokens that are bound to queues have no right to them."""
 
@@ -143,10 +147,8 @@ class ScheduleRoutes:
             rows |= {row.job.id: row for row in page if row is not None}
         return [entry.view(rows, redaction) for entry in about]
 
-    @Operation(
+    @operate(
         "PUT /v1/schedules/{name}",
-        tag="schedules",
-        scope="operate",
         others=(409,),
         audit="schedule.set",
         details=("cron", "every", "tz", "catch_up", "overlap"),
@@ -169,38 +171,25 @@ class ScheduleRoutes:
         [shown] = await self._shown([schedule], call.redaction)
         return shown
 
-    @Operation(
-        "DELETE /v1/schedules/{name}", tag="schedules", scope="operate", others=(404, 409), audit="schedule.delete"
-    )
+    @operate("DELETE /v1/schedules/{name}", audit="schedule.delete")
     async def delete(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         """Delete a schedule; its jobs stay."""
         await self._core.schedules.delete(self._name(call))
         return messages.Nothing()
 
-    @Operation(
-        "POST /v1/schedules/{name}/pause", tag="schedules", scope="operate", others=(404, 409), audit="schedule.pause"
-    )
+    @operate("POST /v1/schedules/{name}/pause", audit="schedule.pause")
     async def pause(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         """Pause a schedule."""
         await self._core.schedules.pause(self._name(call))
         return messages.Nothing()
 
-    @Operation(
-        "POST /v1/schedules/{name}/resume", tag="schedules", scope="operate", others=(404, 409), audit="schedule.resume"
-    )
+    @operate("POST /v1/schedules/{name}/resume", audit="schedule.resume")
     async def resume(self, call: Call[None, messages.Nothing]) -> messages.Nothing:
         """Resume a schedule from now on."""
         await self._core.schedules.resume(self._name(call))
         return messages.Nothing()
 
-    @Operation(
-        "POST /v1/schedules/{name}/trigger",
-        tag="schedules",
-        scope="operate",
-        status=201,
-        others=(404,),
-        audit="schedule.trigger",
-    )
+    @operate("POST /v1/schedules/{name}/trigger", status=201, others=(404,), audit="schedule.trigger")
     async def trigger(self, call: Call[None, messages.Nothing]) -> JobView:
         """Enqueue one job of a schedule now, in addition to its ticks."""
         job = await self._core.schedules.trigger(self._name(call))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -13,6 +13,10 @@ from treadle.core.plain_json import read_json
 from treadle.server.errors import Refused
 from treadle.server.operation import Call
 from treadle.server.shown_payloads import ENCODE
+
+if TYPE_CHECKING:
+    from treadle.admin import Jobs
+    from treadle.app.core import AppCore
 
 
 def hidden_by(redaction: Redaction) -> Hide:
@@ -30,12 +34,13 @@ def hidden_by(redaction: Redaction) -> Hide:
 
 
 def value_shown(name: str, value: Any, redaction: Redaction) -> Any:
-    """The value of a step, a signal or another thing with a name, as JSON without secrets."""
+    """The value of a step, a signal or something else with a name, as JSON without secrets."""
     return None if value is None else redaction.named(name, stored_values.carried(value, repr(type(value)), ENCODE))
 
 
 def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
-    """The queue of a request: the one that it names, else the only one of the token; None: all that the token may read.
+    """The queue of a request: the one that it names, else the token's only queue. None: all queues that the token may
+    read.
 
     Raises Refused (403) for a queue that the token has no right to.
     """
@@ -46,12 +51,18 @@ def queue_of(call: Call[Any, Any], queue: str | None) -> str | None:
 
 
 def one_queue(call: Call[Any, Any], queue: str | None, how: str) -> str | None:
-    """The queue of a list, as `queue_of`, but the holder of a token for several queues must name one; the error says
-    `how`."""
+    """The queue of a list, as `queue_of`. A request with a token for several queues must name one of them; the error
+    says `how`."""
     chosen, token = queue_of(call, queue), call.token
     if chosen is None and token.queues:
         raise Refused(403, "forbidden", f"the token {token.name!r} may read {', '.join(token.queues)}: {how}")
     return chosen
+
+
+def jobs_of(core: AppCore, call: Call[Any, Any]) -> Jobs:
+    """A view of `app.jobs` with the queues of the caller's token, whose acts complete the call's entry of the audit
+    log."""
+    return core.jobs.within(call.token.queues, call.receipt)
 
 
 def names_of(text: str | None) -> Sequence[str]:

@@ -66,12 +66,9 @@ class RecordingTables(Tables):
     def put(self, row: Record) -> None:
         before = self.jobs.get(row.job.id)
         super().put(row)
-        if row.state is State.READY and row.blocked_on is None and row.job.task and not _waits_for_a_worker(before):
+        waits = row.state is State.READY and row.blocked_on is None and row.job.task
+        if waits and (before is None or before.state is not State.READY):
             self.called[row.job.id] = None if row.queue_position is not None else row.due_at
-
-
-def _waits_for_a_worker(row: Record | None) -> bool:
-    return row is not None and row.state is State.READY
 
 
 class Copy(MemoryStorage):

@@ -108,7 +108,7 @@ class Leasing:
     def held_back_by(self, job: NewJob, turn: Turn, kept: Container[str] = ()) -> str | None:
         """The first limit of this job that already blocks an earlier job of the same queue, because that job needs more
         room than there is. Otherwise cheaper jobs would take that room again and again. If there is room for that other
-        job, it waits only for jobs that were queued again before, perhaps of a task that nobody runs."""
+        job, it waits only for jobs that were queued again before, perhaps of a task that no worker runs."""
         for key, cost in job.limits:
             if key in kept or not self.gate.may_lack(key, cost):
                 continue

@@ -12,15 +12,7 @@ from treadle.storage.machine.endings import wait_for_upstreams
 from treadle.storage.machine.keys import holder
 from treadle.storage.machine.queueing import queue_job, schedule_job
 from treadle.storage.machine.rows import STEP, Dependent, Rows, Steps
-from treadle.storage.row_rules import (
-    deadline_of,
-    expires_at,
-    failed_by_child,
-    needed,
-    tolerated,
-    was_doomed,
-    within,
-)
+from treadle.storage.row_rules import deadline_of, expires_at, failed_by_child, needed, tolerated, was_doomed, within
 
 
 def settle_ended(rows: Rows, row: Record, out: Outcome) -> Steps[Settled]:

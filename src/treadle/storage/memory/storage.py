@@ -113,17 +113,19 @@ class MemoryStorage:
         return planned.answers
 
     def _advance_due(self) -> None:
-        tables, now, due = self._tables, self._tables.now, []
-        while tables.due and tables.due[0][0] <= now:
-            due.append(heapq.heappop(tables.due))
+        tables, now = self._tables, self._tables.now
+        due, later = list[tuple[float, str]](), list[tuple[float, str]]()
+        while tables.due and tables.due[0][0] <= now and len(due) < defaults.DUE_STEP:
+            due_at, id = heapq.heappop(tables.due)
+            row = self._jobs.get(id)
+            is_leased = row is not None and row.state is State.RUNNING and due_at == now
+            (later if is_leased else due).append((due_at, id))
         for due_at, id in due:
             row = self._jobs.get(id)
-            if row is None or row.due_at != due_at:
-                continue
-            if row.state is State.RUNNING and not due_at < now:
-                heapq.heappush(tables.due, (due_at, id))
-            else:
+            if row is not None and row.due_at == due_at:
                 finish(advance_row(tables, row))
+        for entry in later:
+            heapq.heappush(tables.due, entry)
         for key, moment in list(tables.opens.items()):
             if moment <= now:
                 unblock_limit(tables, key)

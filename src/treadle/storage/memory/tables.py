@@ -364,9 +364,7 @@ class Tables:
         keepers = self._keepers(key)
         if kept and not keepers:
             return ()
-        return self._askers(self.aside.get(key, {}).get(queue, ()), key, keepers, kept)
-
-    def _askers(self, spots: Iterable[Spot], key: str, keepers: Collection[str], kept: bool) -> Iterator[Asker]:
+        spots = self.aside.get(key, {}).get(queue, ())
         return (self._asker(spot, key, kept, True) for spot in spots if (spot[2] in keepers) is kept)
 
     def returned(self, key: str, queue: str) -> Sequence[Asker]:

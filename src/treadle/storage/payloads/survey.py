@@ -19,6 +19,7 @@ from treadle.core.model import NewJob, Record
 from treadle.core.query_model import Query
 from treadle.core.stored_text import FORMS, Offloaded, offloaded, sealed
 from treadle.storage.contract import Storage
+from treadle.storage.paging import pages
 from treadle.storage.payloads.collector import STEP, ObjectUse, uses_of
 from treadle.storage.payloads.texts import AT_ONCE, is_own_id, is_own_job, name_of, texts_of
 
@@ -174,13 +175,8 @@ def _key(text: str) -> str:
 
 async def _rows(storage: Storage) -> AsyncIterator[Sequence[Record]]:
     """All rows, the oldest first."""
-    cursor: str | None = None
-    while True:
-        page = await storage.find(Query(order="oldest", limit=STEP, cursor=cursor, whole=True))
+    async for page in pages(storage, Query(order="oldest", limit=STEP, whole=True)):
         yield page.records
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _references(row: Record) -> list[tuple[str, Offloaded]]:

@@ -31,7 +31,6 @@ SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
-ALL: Final = ("payload", "result", "value", "checkpoints")
 
 
 def name_of(id: str, digest: str) -> str:

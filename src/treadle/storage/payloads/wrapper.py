@@ -20,7 +20,7 @@ from treadle.core.errors import BadOption, StorageError, StorageUnavailable
 from treadle.core.model import Claim, Claimed, HeartbeatResult, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.core.query_model import Page, Query
 from treadle.storage.contract import Capabilities, Storage
-from treadle.storage.optional_parts import Bound, Collected, Fused, HandOffs, Post, Transaction, Transactional
+from treadle.storage.optional_parts import Bound, Collected, HandOffs, Post, Transaction, Transactional
 from treadle.storage.payloads.bound import PayloadBound
 from treadle.storage.payloads.collector import collect
 from treadle.storage.payloads.texts import Texts, identity
@@ -109,9 +109,7 @@ class PayloadStorage(StorageProxy):
 
     async def settle_claim(self, outcomes: Sequence[Outcome], ask: Claim) -> tuple[list[Settled], Claimed]:
         stored = [await self._stored(out) for out in outcomes]
-        settled, claimed = await self.around(
-            "settle_claim", lambda storage: cast("Fused", storage).settle_claim(stored, ask)
-        )
+        settled, claimed = await super().settle_claim(stored, ask)
         return settled, self._claimed(claimed)
 
     async def _stored(self, out: Outcome) -> Outcome:

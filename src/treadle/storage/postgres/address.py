@@ -21,7 +21,7 @@ POOL: Final = 5  # connections: the claims and settles of a worker, its heartbea
 TIMEOUT: Final = 15.0  # s for the result of one call
 OURS: Final = ("schema", "pool", "timeout", "prepare", "listen")
 
-# The kernel detects a dead peer too, also while a connection only listens.
+# The kernel detects a dead peer too, even while a connection only listens.
 QUIET: Final = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,

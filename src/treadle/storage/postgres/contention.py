@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from treadle.concurrency.spawn import started
+from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core.errors import Locked, StorageError
 from treadle.core.model import NewJob, Record
 from treadle.storage.postgres.address import Address
@@ -181,8 +181,7 @@ class _Look:
 
     def _done(self, task: asyncio.Task[list[Row]]) -> None:
         self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # it is not missed: the error of the call is raised anyway
+        mark_retrieved(task)  # its error is not missed: the error of the call is raised anyway
 
     async def holder(self) -> Holder:
         if self._task is not None:

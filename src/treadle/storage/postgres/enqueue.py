@@ -101,7 +101,7 @@ async def locked_jobs(run: Caller, jobs: Sequence[NewJob], now: float | None) ->
 
 
 def to_store(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Returns a job for each id, and behind them the jobs that are refused because an earlier job has their id."""
+    """Returns a job for each id, and after them the jobs that are refused because an earlier job has their id."""
     once: dict[str, NewJob] = {}
     for job in jobs:
         once.setdefault(job.id, job)

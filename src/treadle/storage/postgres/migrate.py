@@ -7,17 +7,15 @@ this version are created next to those of others.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
-import re
 import secrets
 from collections.abc import Awaitable, Callable
-from importlib.resources import files
 from typing import Any, Final, TypeVar, cast
 
 import psycopg
 
 from treadle.core.errors import NotADatabase, SchemaTooNew, StorageUnavailable
+from treadle.storage.migrations import scripts
 from treadle.storage.postgres.address import Address
 from treadle.storage.postgres.connection import connect
 from treadle.storage.postgres.errors import Cut, ServerError, translated
@@ -62,15 +60,9 @@ WHERE n.nspname = %s AND right(p.proname, 8) = %s
 """
 
 
-@functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
-    """(number, name, script) of all migrations, in order."""
-    scripts = []
-    for entry in files("treadle.storage.postgres").joinpath("migrations").iterdir():
-        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
-        if match:
-            scripts.append((int(match[1]), match[2], entry.read_text("utf-8")))
-    return tuple(sorted(scripts))
+    """(number, name, script) of every migration, in order."""
+    return scripts("treadle.storage.postgres")
 
 
 def newest() -> int:

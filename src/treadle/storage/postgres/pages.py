@@ -1,4 +1,4 @@
-"""Pages of rows, in an order, behind a cursor; and the bounded pages of `Query.scan`.
+"""Pages of rows, in an order, after a cursor; and the bounded pages of `Query.scan`.
 
 A page reads both tables in one statement: a job that ends meanwhile moves from one table to the other, and must be seen
 exactly once. Each part of an order (`_Part`) is served by an index, so a page reads no more rows than it looks at. Only
@@ -22,7 +22,6 @@ from treadle.storage.postgres.statements import renamed
 
 IDS: Final = "ARRAY(SELECT json_array_elements_text(%s::json))"
 NARROW: Final = 10_000  # rows that a label, parent or workflow may have for a bounded page to read and sort all of them
-OWN: Final = "treadle."  # the start of the tasks of system jobs
 
 ORDERS: Final = {
     "newest": (("created_at", "DESC"), ("id", "DESC")),
@@ -175,8 +174,8 @@ def _due(query: Query, unfinished: set[State]) -> list[_Part]:
 
 
 def _behind(parts: list[_Part], order: str, cursor: tuple[Any, ...] | None) -> list[_Part]:
-    """Limits the parts to the rows behind a cursor. A queue behind a position has three parts, because no index
-    compares all four columns in these directions at once."""
+    """Limits the parts to the rows after a cursor. A queue after a position has three parts, because no index compares
+    all four columns in these directions at once."""
     if cursor is None:
         return parts
     cut: list[Any] = [escaped(part) if isinstance(part, str) else part for part in cursor]
@@ -354,7 +353,7 @@ def _indexed(query: Query) -> Iterator[list[_Where]]:
 
 
 def _rare_kinds(query: Query) -> Iterator[list[_Where]]:
-    """Kinds of jobs that an index finds, in an order that it does not have."""
+    """Conditions for rare kinds of jobs. An index finds these jobs, but not in the order of the page."""
     states = set(query.state)
     if query.ready == "blocked" or (query.ready == "scheduled" and query.order != "due"):
         yield [_Where(READY[query.ready])]

@@ -22,7 +22,7 @@ from psycopg import pq
 from treadle.core.clock import monotonic
 
 SECOND_TRY: Final = 5.0  # s that the second connection may take; the first one has just been answered
-FROM_SERVER: Final = ":  "  # libpq puts a colon and two spaces behind the severity of an error that a server has sent
+FROM_SERVER: Final = ":  "  # libpq puts a colon and two spaces after the severity of an error that a server has sent
 UNCLEAR: Final = "08P01"  # older PgBouncers report each refusal with it
 
 _VERBOSE: Final = 2  # PQERRORS_VERBOSE

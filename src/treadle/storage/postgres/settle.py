@@ -15,7 +15,6 @@ from treadle.core.model import (
     ACT,
     APPLIED,
     ASKED,
-    SUPERSEDED,
     Claim,
     Claimed,
     HeartbeatResult,
@@ -29,6 +28,7 @@ from treadle.storage.postgres.claim import Watch, claim, claim_fields, claimed
 from treadle.storage.postgres.enqueue import refusal, to_store
 from treadle.storage.postgres.rows import NUMBER, STATES, escaped, from_json, job_words, text, to_json, unescaped
 from treadle.storage.postgres.topics import Caller, noting
+from treadle.storage.row_rules import only_ends
 
 SETTLE: Final = noting(
     "SELECT version, spec, details FROM {schema}.settle_and_claim(%s::float8, %s::json, %s::int, %s::boolean, NULL)", 3
@@ -78,19 +78,6 @@ def _reason(why: str) -> str:
     if kind == "locked":
         return "another open transaction has locked a row that this outcome changes; settle it again"
     return str(refusal(why))
-
-
-def _is_ending(out: Outcome) -> bool:
-    """Whether the outcome is an ending and nothing else."""
-    return (
-        out.state.final
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and not out.reach
-        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-    )
 
 
 def _act_of(out: Outcome) -> str | None:
@@ -143,7 +130,7 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
             row["act"] = out.checkpoints[0][1]
         if alone and act == "end":
             row |= {"fast": True, "checkpoints": out.checkpoints}
-        elif alone and _is_ending(out):
+        elif alone and only_ends(out):
             row["fast"] = True
         else:
             row |= {

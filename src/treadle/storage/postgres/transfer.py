@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,16 +13,7 @@ from treadle.storage.postgres.metrics import all_metrics
 from treadle.storage.postgres.metrics import words as metric_words
 from treadle.storage.postgres.pool import Runner
 from treadle.storage.postgres.queries import limit_facts
-from treadle.storage.postgres.rows import (
-    ENDED_ROW,
-    NUMBER,
-    escaped,
-    from_json,
-    job_words,
-    record,
-    text,
-    unescaped,
-)
+from treadle.storage.postgres.rows import ENDED_ROW, NUMBER, escaped, from_json, job_words, record, text, unescaped
 from treadle.storage.postgres.topics import Caller, noting
 from treadle.storage.transfer import (
     Carried,
@@ -35,6 +25,7 @@ from treadle.storage.transfer import (
     decode_mark,
     encode_mark,
     overtaken,
+    rates_of,
 )
 
 MARK: Final = "SELECT value FROM {schema}.meta WHERE name = 'move'"
@@ -106,11 +97,11 @@ def _carried(row: Sequence[Any]) -> Carried:
 
 
 async def _rates(run: Runner) -> tuple[Rate, ...]:
-    starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for key, started_at, cost in await run.run(STARTS, []):
-        starts[unescaped(key)].append((started_at, cost))
-    buckets = {unescaped(key): (tokens, filled_at) for key, tokens, filled_at in await run.run(BUCKETS, [])}
-    return tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
+    starts, buckets = await run.run(STARTS, []), await run.run(BUCKETS, [])
+    return rates_of(
+        ((unescaped(key), started_at, cost) for key, started_at, cost in starts),
+        ((unescaped(key), tokens, filled_at) for key, tokens, filled_at in buckets),
+    )
 
 
 # --- import

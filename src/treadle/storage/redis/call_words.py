@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from treadle.core.errors import IdTaken, KeyHeld, QueueFull, UnknownUpstream
 from treadle.core.limit_model import Declare, Limit, LimitChange, Pause, Resume
-from treadle.core.model import APPLIED, ASKED, SUPERSEDED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
+from treadle.core.model import APPLIED, Claim, Claimed, NewJob, Outcome, Record, Settled, State
 from treadle.storage.redis.rows import (
     NONE,
     NUMBER,
@@ -21,7 +21,7 @@ from treadle.storage.redis.rows import (
     record,
     until_bytes,
 )
-from treadle.storage.row_rules import CircularWait, in_order, new_record, rank
+from treadle.storage.row_rules import CircularWait, in_order, new_record, only_ends, rank
 
 GROUP: Final = 1_000  # the most plain jobs of one queue and priority in a group
 _ENDING: Final = struct.Struct(">cBiId")
@@ -66,22 +66,8 @@ def _group(job: NewJob, members: list[Any], tasks: dict[str, int]) -> list[Any]:
     return [job.queue, rank(job), len(members) // 2, len(tasks), *numbers, *members]
 
 
-def _is_ending(out: Outcome) -> bool:
-    """Whether the outcome only ends the job, so that the script builds the row without unpacking anything."""
-    return (
-        out.state.final
-        and not out.followups
-        and not out.after
-        and not out.checkpoints
-        and not out.function_done
-        and out.note is None
-        and not out.reach
-        and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
-    )
-
-
 def outcome_bytes(out: Outcome) -> bytes:
-    if _is_ending(out):
+    if only_ends(out) and out.note is None:  # then the script builds the row without unpacking anything
         tail = b""
         if not (out.result is None and out.value is None and out.error is None and out.reason is None):
             tail = encode(

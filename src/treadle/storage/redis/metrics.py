@@ -33,7 +33,7 @@ async def read(db: Reader, since: float, until: float) -> list[MetricsRow]:
         for k in range(0, len(answer), 4):
             span, begin, source, data = answer[k : k + 4]
             row = MetricsRow(at=float(begin), span=float(span), source=source.decode(), data=data)
-            if row.at < until and row.at + row.span > since:  # the script reads a second more, for its rounding
+            if row.at < until and row.at + row.span > since:  # the script reads one second more: floats are rounded
                 rows.append(row)
         skipped += len(answer) // 4
         if len(answer) < 4 * STEP:

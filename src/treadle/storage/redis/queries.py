@@ -186,7 +186,7 @@ class Looking(Struct):
         return total
 
     async def _rows(self, cursor: Key | None) -> AsyncIterator[Record]:
-        """The rows in the order of the query, after the cursor, as far as any can match."""
+        """The rows in the order of the query, after the cursor, up to the last that can match."""
         query = self.query
         lists: tuple[str, ...] = ()
         if query.order != "queue":

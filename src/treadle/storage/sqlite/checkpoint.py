@@ -124,8 +124,8 @@ class Checkpoints:
         truncate the log. If a reader did not end, no process waits for it again during a pause, which doubles each
         time.
 
-        SQLite before 3.51.3 may corrupt a log that a connection begins anew while a checkpoint reads its length, so
-        nobody may write meanwhile. FULL does not ensure that: while another connection writes, it does the same as
+        SQLite before 3.51.3 may corrupt a log that a connection starts over while a checkpoint reads its length, so no
+        process may write meanwhile. FULL does not ensure that: while another connection writes, it does the same as
         PASSIVE."""
         assert self.db is not None
         assert self.keeper is not None

@@ -20,17 +20,7 @@ from treadle.storage.row_rules import claim_slot, costs, first_moment, in_order,
 from treadle.storage.sqlite import slots
 from treadle.storage.sqlite.advance_due import advance_due
 from treadle.storage.sqlite.bulk_read import BulkRead
-from treadle.storage.sqlite.rows import (
-    MORE,
-    SLOT,
-    SLOW_CLAIM,
-    STARTED,
-    decode_all,
-    numbers,
-    numbers_text,
-    run_of,
-    text,
-)
+from treadle.storage.sqlite.rows import MORE, SLOT, SLOW_CLAIM, STARTED, decode_all, numbers, numbers_text, run_of, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import UnitOfWork
 
@@ -148,7 +138,7 @@ class ClaimWalk:
             self._tasks = text([task for task in self.ask.tasks if self._leasing.room.get(task, 1) > 0])
 
     def _page(self, queue: str, size: int) -> list[Any]:
-        """The next rows of a queue behind the cursor, of the tasks that the worker has room for."""
+        """The next rows of a queue after the cursor, of the tasks that the worker has room for."""
         self._flush()
         rows, tasks, position = self.unit.rows, self._tasks, self._cursor or (None, None, None)
         if self.ask.ids:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from treadle.concurrency import forks
+from treadle.concurrency.forked_files import place_of
 from treadle.concurrency.spawn import mark_retrieved, started
 from treadle.core import clock
 from treadle.core.errors import StorageDenied, StorageError, StorageUnavailable
@@ -217,7 +218,7 @@ class OpenFile:
             )
 
     def _is_log_cut(self) -> bool:
-        """Whether the log has lost its header, although commits follow: they were written behind the end of a file that
+        """Whether the log has lost its header, although commits follow: they were written past the end of a file that
         is shorter now. After a checkpoint that truncates the log, the next commit begins with a header."""
         return self._log >= 0 and os.pread(self._log, 1, 0) == b"\0"
 
@@ -235,14 +236,20 @@ class OpenFile:
             log.warning("%s was deleted while the database is in use; creating it again", self.lock.path)
             self.lock.reopen()
 
-    def check_writable(self) -> None:
-        self.check_process()
-        if self.lock is None or self.unwritable:
-            raise StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
+    def denied(self) -> StorageDenied:
+        """The error of a write, if this process has no lock or cannot write."""
+        return StorageDenied(f"{self.path} is read-only for this process, nothing was stored: {self.unwritable}")
 
-    def count_commit(self) -> None:
-        """A transaction outside of `SharedTransactions` has made the log longer."""
-        self.checkpoints.count(self.loop)
+    def foreign_version(self) -> int | None:
+        """A number that changes when another process commits; None while a transaction of this object is in
+        progress."""
+        if self.task is not None or self.loop is None:
+            return None
+        try:
+            number: int = self.db.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error:
+            return None
+        return number
 
     # --- threads
 
@@ -252,15 +259,6 @@ class OpenFile:
         self.check_process()
         assert self.loop is not None
         return await in_thread(self.loop, self._searches, lambda: read(self.search), finish=False)
-
-
-def place_of(path: str) -> Place:
-    """Device and inode of the file that a path names. None: there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _state_of(path: str) -> tuple[float, int, bool] | None:

@@ -19,7 +19,7 @@ from treadle.storage.sqlite.statements import load
 
 SQL: Final = load("counts")
 APPEND: Final = SQL["append"]
-FOLD: Final = 64  # so many rows of changes are added to the stored numbers; a reader reads fewer
+FOLD: Final = 64  # this many rows of changes are added to the stored numbers; a reader reads fewer
 
 Execute = Callable[..., sqlite3.Cursor]
 Groups = dict[tuple[str, str], dict[str, int]]

@@ -32,40 +32,37 @@ Kind = tuple[Moment, Moment, Moment, str, str, int, float | None, float | None]
 """Queue position, due_at, deadline_at, queue, task, flags, keep, keep_failed."""
 
 
-Glance = tuple[int, bool, bool]
-"""The greatest number of a row, whether any job waits for another, and whether any queue is bounded."""
+Glance = tuple[int, bool]
+"""The greatest number of a row, and whether any job waits for another."""
 
 
 def add_merged(
     unit: UnitOfWork, calls: Sequence[Sequence[NewJob]]
 ) -> Generator[None, None, list[list[Record] | TreadleError]]:
     """Store the plain jobs of several callers with one insert. Return the rows for each caller, or its refusal."""
-    glance, jobs = _glance(unit), [job for jobs in calls for job in jobs]
-    if _may_be_refused(unit, jobs, glance):
+    jobs = [job for jobs in calls for job in jobs]
+    glance = _glance(unit, jobs)
+    if glance is None:
         return (yield from _one_by_one(unit, calls))
     rows = iter((yield from add_plain(unit, jobs, glance)))
     return [[next(rows) for _ in jobs] for jobs in calls]
 
 
-def _glance(unit: UnitOfWork) -> Glance:
+def _glance(unit: UnitOfWork, jobs: Sequence[NewJob]) -> Glance | None:
+    """None: one of these jobs may be refused. An id of Treadle's own may be that of another job, or a bounded queue has
+    no room for all. Some of them may be known, and need none."""
     top, edges, mark, bounds = unit.ex(SQL["glance"]).fetchone()
-    unit.saw(mark, bounds)
-    if mark is not None:
+    if mark is not None or bounds is not None:
+        unit.saw(mark, bounds)
         unit.refuse()
-    return top, edges, bounds is not None
-
-
-def _may_be_refused(unit: UnitOfWork, jobs: Sequence[NewJob], glance: Glance) -> bool:
-    """Whether one of these jobs may be refused: an id of Treadle's own may be that of another job, or a bounded queue
-    has no room for all. Some of them may be known, and need none."""
     own = [job.id for job in jobs if job.id.startswith(OWN_ID)]
     if own and (len(set(own)) < len(own) or unit.stored(own)):
-        return True
-    for queue, count in Counter(job.queue for job in jobs).items() if glance[2] else ():
+        return None
+    for queue, count in Counter(job.queue for job in jobs).items() if bounds is not None else ():
         rule = bound_of(unit.bounds, queue)
         if rule is not None and rule.max_waiting is not None and unit.waiting(queue) + count > rule.max_waiting:
-            return True
-    return False
+            return None
+    return top, edges
 
 
 def _one_by_one(
@@ -87,32 +84,17 @@ def add_plain(
     """Store plain jobs (rows.is_plain). Jobs of the same kind share one statement and bind their common values once. If
     fewer rows are inserted than there are jobs, some ids were known. Bytes are bound as bytearray: for bytes, sqlite3
     looks for an adapter, 0.7 us. `glance`: it has shown that no job will be refused."""
+    glance = glance or _glance(unit, jobs)
     if glance is None:
-        glance = _glance(unit)
-        if _may_be_refused(unit, jobs, glance):
-            return (yield from store.enqueue(unit, jobs))
-    top, edges, _ = glance
+        return (yield from store.enqueue(unit, jobs))
+    top, edges = glance
     now = unit.now
     answers: list[Record] = []
     for start in range(0, len(jobs), STEP):
         if start:
             yield
         part = jobs[start : start + STEP]
-        rows = [
-            new_record(job, now)
-            if job.delay or job.deadline is not None
-            else Record(  # a call takes 0.2 us more
-                job=job,
-                version=0,
-                state=READY,
-                queue_position=now,
-                return_position=now,
-                created_at=now,
-                updated_at=now,
-            )
-            for job in part
-        ]
-        kinds, bodies = _by_kind(rows, top, waited_for(unit.ex, part) if edges else ())
+        rows, kinds, bodies = _new_rows(part, now, top, waited_for(unit.ex, part) if edges else ())
         stored = 0
         for kind, alike in kinds.items():
             went = ADD_PLAIN.insert(unit.ex, alike, (now, ROOM, *kind))
@@ -128,13 +110,30 @@ def add_plain(
     return answers
 
 
-def _by_kind(rows: Sequence[Record], top: int, waited: Collection[str]) -> tuple[dict[Kind, list[Any]], list[Any]]:
-    """The parameters of the statements that insert these rows: number, id and priority by kind, and all bodies."""
+def _new_rows(
+    jobs: Sequence[NewJob], now: float, top: int, waited: Collection[str]
+) -> tuple[list[Record], dict[Kind, list[Any]], list[Any]]:
+    """The rows of new jobs, and the parameters of the statements that insert them: number, id and priority by kind, and
+    all bodies."""
+    rows: list[Record] = []
     kinds: dict[Kind, list[Any]] = {}
     numbers: dict[str, int] = {}
     bodies: list[Any] = []
-    for seq, row in enumerate(rows, top + 1):
-        job = row.job
+    for seq, job in enumerate(jobs, top + 1):
+        row = (
+            new_record(job, now)
+            if job.delay or job.deadline is not None
+            else Record(  # a call takes 0.2 us more
+                job=job,
+                version=0,
+                state=READY,
+                queue_position=now,
+                return_position=now,
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        rows.append(row)
         kind = (
             row.queue_position,
             row.due_at,
@@ -154,7 +153,7 @@ def _by_kind(rows: Sequence[Record], top: int, waited: Collection[str]) -> tuple
         if numbers.setdefault(job.id, seq) == seq:
             alike += (seq, job.id, job.priority)
         bodies += (seq, bytearray(encode(job)))
-    return kinds, bodies
+    return rows, kinds, bodies
 
 
 def _known_or_new(unit: UnitOfWork, part: Sequence[NewJob], top: int, bodies: list[Any]) -> list[Record]:

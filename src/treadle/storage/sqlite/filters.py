@@ -188,7 +188,7 @@ def ahead(queue: str, rank: int, position: float, id: str) -> tuple[Part, ...]:
 
 
 def behind(queue: str, negated_rank: int, position: float, id: str) -> tuple[Part, ...]:
-    """The jobs that are queued behind this position, also in later queues, in pieces as above."""
+    """The jobs that are queued after this position, also in later queues, in pieces as above."""
     there = Part("j.queue = ?", (queue,))
     return (
         there & Part("j.rank = ? AND (j.queue_position, j.id) > (?, ?)", (-negated_rank, position, id)),

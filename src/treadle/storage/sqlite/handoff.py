@@ -6,7 +6,6 @@ worker's, not the datagram: repeating the claim under its claim id returns the j
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from itertools import count
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from treadle.concurrency.spawn import mark_retrieved
 from treadle.core.errors import StorageError
 from treadle.core.model import Claim, Claimed, NewJob, Record, State
 from treadle.storage.sqlite import queries
@@ -87,8 +87,12 @@ class Mailboxes:
 
     def _leave(self, mailbox: Mailbox) -> None:
         if self._mailboxes.pop(mailbox.address, None) is not None and mailbox.has_claim:
-            with contextlib.suppress(StorageError):  # the storage is closed, and with it every address of this process
-                self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(_ignore_result)
+            # If this fails, the open claim expires by itself. The error here: the storage is closed, and with it every
+            # address of this process.
+            with contextlib.suppress(StorageError):
+                self._calls.submit(lambda unit: self._withdrawn(mailbox)).add_done_callback(
+                    mark_retrieved
+                )  # it expires by itself
 
     def _withdrawn(self, mailbox: Mailbox) -> Generator[None, None, None]:
         yield from ()
@@ -168,9 +172,3 @@ class Mailboxes:
         large, or if a process without access to the file could receive it."""
         whole = to_json(row) if self._notifier.beside else b""
         return (whole if 0 < len(whole) <= WHOLE else to_json(row.job.id)).decode()
-
-
-def _ignore_result(future: asyncio.Future[None]) -> None:
-    """Ignore the result: the open claim expires by itself."""
-    if not future.cancelled():
-        future.exception()

@@ -34,7 +34,7 @@ WAIT: Final = 10.0  # s to wait for other writers, then Locked
 PATIENCE: Final = 0.2  # s to wait for the lock: longer than the transactions of some busy processes take
 PAUSE: Final = 0.002  # s between two attempts to begin a transaction
 READERS: Final = struct.Struct("<dd")
-READERS_AT: Final = 2**17  # offset in the file, behind everything that `set_note` may write
+READERS_AT: Final = 2**17  # offset in the file, after everything that `set_note` may write
 
 
 class LockFile:
@@ -156,13 +156,14 @@ def held(lock: LockFile) -> Locked:
     pid, program = writer_of(path)
     if pid is None:
         pid, program = holder_of(lock.path)
-    return Locked(
-        path,
-        f"the write lock of the file, for {WAIT:.0f} s (`lsof {path} {lock.path}` shows the processes that have it "
-        "open: look for one that is stopped, hangs, or keeps a transaction open)",
-        pid=pid,
-        application=program,
-    )
+    if pid == os.getpid():
+        advice = "a transaction of this process: make the call after its commit, or pass its connection as within="
+    else:
+        advice = (
+            f"`lsof {path} {lock.path}` shows the processes that have it open: look for one that is stopped, hangs, or "
+            "keeps a transaction open"
+        )
+    return Locked(path, f"the write lock of the file, for {WAIT:.0f} s ({advice})", pid=pid, application=program)
 
 
 def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False, until: float | None = None) -> bool:

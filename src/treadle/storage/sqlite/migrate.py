@@ -5,25 +5,18 @@ The caller holds the lock file, so two processes may open the same file at once.
 
 from __future__ import annotations
 
-import functools
 import re
 import sqlite3
-from importlib.resources import files
 
 from treadle.core.errors import NotADatabase, SchemaTooNew
+from treadle.storage.migrations import scripts
 
 APPLICATION_ID = 0x54524444  # "TRDD"; `file` and other tools recognise the file by it
 
 
-@functools.cache
 def known() -> tuple[tuple[int, str, str], ...]:
     """(number, name, script) of every migration, in order."""
-    migrations = []
-    for entry in files("treadle.storage.sqlite").joinpath("migrations").iterdir():
-        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
-        if match:
-            migrations.append((int(match[1]), match[2], entry.read_text("utf-8")))
-    return tuple(sorted(migrations))
+    return scripts("treadle.storage.sqlite")
 
 
 def newest() -> int:

@@ -34,7 +34,7 @@ class Notifier:
     """Sends to the sockets of all storage objects at this file, and receives at its own. They are in a folder next to
     the file.
 
-    foreign_version  see `SharedTransactions.foreign_version`
+    foreign_version  see `OpenFile.foreign_version`
     deliver          called with each topic that hands a job to an address here
     """
 
@@ -70,7 +70,9 @@ class Notifier:
     # --- sending
 
     def publish(self, topics: set[str]) -> None:
-        """Send topics to the other processes. Never waits and never raises, because the jobs are committed."""
+        """Wake those who wait for the topics here, and send them to the other processes. Never waits and never raises,
+        because the jobs are committed."""
+        self._waiters.wake(topics)
         handed_over = 0
         try:
             for topic in topics:

@@ -15,14 +15,7 @@ from treadle.storage.count_groups import KeptCounts
 from treadle.storage.sqlite import counts
 from treadle.storage.sqlite.limits import SQL as LIMITS
 from treadle.storage.sqlite.limits import read
-from treadle.storage.sqlite.rows import (
-    CHECKPOINTS,
-    checkpoints_of,
-    decode_presence,
-    from_json,
-    record,
-    text,
-)
+from treadle.storage.sqlite.rows import CHECKPOINTS, checkpoints_of, decode_presence, from_json, record, text
 from treadle.storage.sqlite.statements import load
 from treadle.storage.sqlite.unit_of_work import BY_IDS, BY_SEQS
 

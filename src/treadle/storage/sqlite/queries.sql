@@ -12,8 +12,8 @@ SELECT key, tokens, at FROM bucket
 UNION ALL
 SELECT DISTINCT key, NULL, NULL FROM start WHERE key NOT IN (SELECT key FROM bucket);
 
--- The sum decides, exactly as in Python. The comparison before it, wider than any rounding error, limits the read to
--- the end of the index.
+-- The sum `at + ?2` decides, exactly as in Python. The comparison before it, wider than any rounding error, limits the
+-- read to the end of the index.
 
 -- name: window
 SELECT at, cost FROM start WHERE key = ?1 AND at > ?3 - ?2 - 0.001 AND at + ?2 > ?3 ORDER BY at;

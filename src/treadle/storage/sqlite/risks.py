@@ -10,32 +10,11 @@ from typing import Final
 
 from treadle.storage.optional_parts import Risk
 
-NETWORK: Final = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afpfs",
-        "webdav",
-        "davfs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "9p",
-        "ceph",
-        "fuse.ceph",
-        "glusterfs",
-        "fuse.glusterfs",
-        "lustre",
-        "afs",
-        "ncpfs",
-        "ocfs2",
-        "gpfs",
-        "beegfs",
-    }
+_NETWORK = (
+    "nfs nfs4 cifs smb3 smbfs afpfs webdav davfs fuse.sshfs fuse.s3fs fuse.rclone 9p ceph fuse.ceph glusterfs "
+    "fuse.glusterfs lustre afs ncpfs ocfs2 gpfs beegfs"
 )
+NETWORK: Final = frozenset(_NETWORK.split())
 
 
 def risks_of_file(path: str, synchronous: str) -> Iterator[Risk]:

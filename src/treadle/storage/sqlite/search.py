@@ -156,8 +156,8 @@ class Search:
         return Found(seqs, cursor, moment, total, scanned)
 
     def _at_once(self, db: sqlite3.Connection, fits: Part, scan: int) -> tuple[list[int], int, int | None]:
-        """The matching rows, how many were looked at, and the last of these if others follow it. In one read, because
-        the rows must be sorted."""
+        """Return the matching rows, the number of rows read, and the last row read if more rows follow it. One
+        statement reads them, because they must be sorted."""
         rows = self._next(fits, scan + 1)
         pairs = from_json(_one(db, f"SELECT json_group_array(json_array(seq, fits)) FROM ({rows.sql})", rows.values))
         places = [number for number, (_, fit) in enumerate(pairs[:scan], 1) if fit][: self._query.limit]

@@ -98,14 +98,13 @@ class SingleCaller:
 class CommitLatency:
     """Measures commits that sync, and decides whether the loop may make the next one itself. A commit in a thread costs
     two hand-overs between threads, which is more than the sync of a fast disk. After one slow commit the disk is not
-    trusted for a while, so as not to hold the loop."""
+    trusted for a while, so as not to hold the loop.
+
+    most  the jobs that the loop may commit itself; -1 while the disk is not trusted
+    """
 
     def __init__(self) -> None:
-        self._fast_needed = WARMUP
-
-    def are_fast(self, jobs: int) -> bool:
-        """Whether the loop may commit this many jobs itself."""
-        return self._fast_needed <= 0 and jobs <= MAX_JOBS
+        self._fast_needed, self.most = WARMUP, -1
 
     def took(self, seconds: float, held: bool) -> None:
         """Note the duration of a commit. `held`: the loop made it."""
@@ -113,22 +112,23 @@ class CommitLatency:
             self._fast_needed -= 1
         else:
             self._fast_needed = BACKOFF if held else max(self._fast_needed, WARMUP)
+        self.most = MAX_JOBS if self._fast_needed <= 0 else -1
 
 
 class SharedTransactions:
     """The requests that wait for the next transaction, and the transactions, one after the other.
 
     merge      the steps that store the plain jobs of several callers
-    committed  is called with the topics of each transaction
+    publish  is called with the topics of each transaction
     """
 
     def __init__(
         self,
         file: OpenFile,
         merge: Callable[[UnitOfWork, Sequence[Any]], Steps[Any]],
-        committed: Callable[[set[str]], None],
+        publish: Callable[[set[str]], None],
     ) -> None:
-        self._file, self._merge, self._committed = file, merge, committed
+        self._file, self._merge, self._publish = file, merge, publish
         self._pending: deque[Request] = deque()
         self._syncs = CommitLatency()
         self._leases = RecentLeases()
@@ -153,17 +153,6 @@ class SharedTransactions:
         else:
             self._file.task = started(self._work(), loop=loop)
         return future
-
-    def foreign_version(self) -> int | None:
-        """A number that changes when another process commits; None while a transaction of this object is in
-        progress."""
-        if self._file.task is not None or self._file.loop is None:
-            return None
-        try:
-            number: int = self._file.db.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error:
-            return None
-        return number
 
     # --- one transaction after the other
 
@@ -195,17 +184,21 @@ class SharedTransactions:
     async def _transaction(self, group: list[Request], weight: int) -> None:
         """Run all requests in one transaction; if that fails, run each in a transaction of its own. If it could not
         begin in time, all have waited: one by one, each would wait as long for every call before it."""
-        topics: set[str] = set()
-        answers: list[Any] = []
+        file, topics, answers = self._file, set[str](), list[Any]()
+        assert file.loop is not None
         try:
-            await self._run(group, weight, topics, answers)
-        except Locked as error:
-            for request in group:
-                _fail(request, copy.copy(error))
-            return
+            if file.checkpoints.is_behind:
+                await file.checkpoints.finish()
+            steps = self._steps(group, weight, topics, answers)
+            wanted = next(steps, _OVER)
+            if wanted is not _OVER:
+                await Relay(file.loop, steps, wanted, file.standby).run()
+            file.confirm()
+            file.checkpoints.count(file.loop)
         except Exception as error:
-            if len(group) == 1:
-                _fail(group[0], translated(error, self._file.path))
+            if len(group) == 1 or isinstance(error, Locked):
+                for request in group:
+                    _fail(request, copy.copy(error) if isinstance(error, Locked) else translated(error, file.path))
                 return
         else:
             for request, answer in zip(group, answers):  # noqa: B905 (one for each; `strict` costs 0.1 us)
@@ -213,32 +206,17 @@ class SharedTransactions:
                     _fail(request, answer)
                 elif not request.future.done():
                     request.future.set_result(answer)
-            self._committed(topics)
+            self._publish(topics)
             return
         for request in group:
             if not request.future.cancelled():
                 await self._transaction([request], request.weight)
 
-    async def _run(self, group: list[Request], weight: int, topics: set[str], answers: list[Any]) -> None:
-        file = self._file
-        if file.lock is None or file.unwritable:
-            file.check_writable()
-        assert file.lock is not None
-        assert file.loop is not None
-        if file.checkpoints.is_behind:
-            await file.checkpoints.finish()
-        steps = self._steps(file.lock, group, weight, topics, answers)
-        wanted = next(steps, _OVER)
-        if wanted is not _OVER:
-            await Relay(file.loop, steps, wanted, file.standby).run()
-        file.confirm()
-        file.checkpoints.count(file.loop)
-
-    def _steps(
-        self, lock: LockFile, group: list[Request], weight: int, topics: set[str], answers: list[Any]
-    ) -> Steps[None]:
+    def _steps(self, group: list[Request], weight: int, topics: set[str], answers: list[Any]) -> Steps[None]:
         """Run the transaction and fill `answers`. No step needs the loop, which may be blocked after each `yield`."""
-        db = self._file.db
+        lock, db = self._file.lock, self._file.db
+        if lock is None or self._file.unwritable:
+            raise self._file.denied()
         if starting:
             let_threads_start()
         try:
@@ -251,7 +229,7 @@ class SharedTransactions:
             written = db.total_changes - before
             weight = max(weight, written // ROWS)  # one ending may release a million jobs
             syncs = self._file.synchronous == "full" and written > 0
-            inline = self._syncs.are_fast(weight) if syncs else weight <= LARGE
+            inline = weight <= (self._syncs.most if syncs else LARGE)
             took = self._commit(lock) if inline else (yield partial(self._commit, lock))
             if syncs:
                 self._syncs.took(took, inline)

@@ -83,11 +83,11 @@ class SqliteStorage:
         self._turn = asyncio.Lock()  # held by the one run that has a transaction of its own here
         self._waiters = TopicWaiters()
         self._file = OpenFile(path, now, synchronous, shared)
-        self._calls = SharedTransactions(self._file, add_merged, self._committed)
         self._known = Known(self._file.path, shared)
         self._limit = ""  # the key of the last limit that prune checked
         self._inbox = Inbox(self._file)
-        self._notifier = Notifier(self._file.path, self._waiters, self._calls.foreign_version, self._inbox.deliver)
+        self._notifier = Notifier(self._file.path, self._waiters, self._file.foreign_version, self._inbox.deliver)
+        self._calls = SharedTransactions(self._file, add_merged, self._notifier.publish)
         self._mailboxes = Mailboxes(self._file, self._calls, self._notifier, self._inbox)
 
     @property
@@ -110,11 +110,6 @@ class SqliteStorage:
             await self._file.close()
         finally:
             self._notifier.close()
-
-    def _committed(self, topics: set[str]) -> None:
-        if topics:
-            self._waiters.wake(topics)
-            self._notifier.publish(topics)
 
     # --- the life of a job
 
@@ -280,21 +275,23 @@ class SqliteStorage:
 
     async def begin(self, sync: bool) -> RunTransaction:
         """A transaction for one run, on a connection of its own. All other writes wait until it is over."""
-        self._file.check_writable()
+        self._file.check_process()
+        if self._file.lock is None or self._file.unwritable:
+            raise self._file.denied()
         self._file.confirm()  # a connection that is opened now would open another log
         own = RunTransaction(self._known, self._synchronous, self._now, self._turn, self._joined)
         await own.begin()
         return own
 
     async def oldest_open(self) -> float:
-        """Wait until the transactions are over that are open now: each holds the write lock of the file."""
+        """Wait until the transactions that are open now have ended: each holds the write lock of the file."""
         await self._calls.submit(_nothing)
         return 0.0
 
     def _joined(self, topics: set[str]) -> None:
         self._file.confirm()
-        self._file.count_commit()
-        self._committed(topics)
+        self._file.checkpoints.count(self._file.loop)
+        self._notifier.publish(topics)
 
 
 def _settle_claim(
@@ -302,7 +299,7 @@ def _settle_claim(
 ) -> Generator[None, None, tuple[list[Settled], Claimed | None]]:
     settled = (yield from settle(unit, outcomes)) if outcomes else []
     if len(outcomes) > INLINE:
-        yield  # the endings of a full worker and its next claim each hold the loop for 1 to 3 ms
+        yield  # settling for a full worker and its next claim each hold the loop for 1 to 3 ms
     unit = unit.again()
     if outcomes and unit.shut():
         return settled, Claimed()

@@ -21,10 +21,10 @@ from treadle.storage.transfer import (
     Chunk,
     Edge,
     MoveState,
-    Rate,
     check_replaces,
     decode_mark,
     encode_mark,
+    rates_of,
 )
 
 SQL = statements("transfer")
@@ -79,11 +79,7 @@ def jobs(db: sqlite3.Connection, seqs: Sequence[int]) -> list[Carried]:
 def first(db: sqlite3.Connection) -> Chunk:
     """The first part of an export: the rules, the state of the rates, and the rows of metrics."""
     rules = tuple(limits.read(db.execute(limits.SQL["all_facts"])).values())
-    starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for key, moment, cost in db.execute(SQL["all_starts"]):
-        starts[key].append((moment, cost))
-    buckets = {key: (tokens, moment) for key, tokens, moment in db.execute(SQL["all_buckets"])}
-    rates = tuple(Rate(key, tuple(starts[key]), *buckets.get(key, (None, 0.0))) for key in sorted({*starts, *buckets}))
+    rates = rates_of(db.execute(SQL["all_starts"]), db.execute(SQL["all_buckets"]))
     return Chunk((), rules, rates, metrics=metrics.every_row(db))
 
 

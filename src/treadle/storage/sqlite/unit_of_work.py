@@ -21,18 +21,7 @@ from treadle.storage.sqlite.bulk_read import BulkRead
 from treadle.storage.sqlite.counts import Changes
 from treadle.storage.sqlite.inserts import Batch
 from treadle.storage.sqlite.recent_leases import RecentLeases
-from treadle.storage.sqlite.rows import (
-    AFTER,
-    CHECKPOINTS,
-    DOWN,
-    FULL,
-    LIMITS,
-    MORE,
-    SLOT,
-    decode,
-    more,
-    text,
-)
+from treadle.storage.sqlite.rows import AFTER, CHECKPOINTS, DOWN, FULL, LIMITS, MORE, SLOT, decode, more, text
 from treadle.storage.sqlite.shedding import first_queued, last_queued
 from treadle.storage.sqlite.statements import load
 from treadle.storage.transfer import MoveState, decode_mark, refusal, shut

@@ -59,7 +59,7 @@ class Known:
 
     def check(self, raw: sqlite3.Connection, again: bool = False) -> None:
         """Raise unless the file has our schema. `again`: also if it had it once, because a test may have made the file
-        anew."""
+        again."""
         if self.is_made and not again:
             return
         self.is_made = False

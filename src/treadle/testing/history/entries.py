@@ -252,7 +252,7 @@ class Recorder(Middleware):
         return answers
 
     async def run(self, context: Context, proceed: Run) -> Any:
-        history, id, version = self.history, context.id, context.version
+        history, id, version = self.history, context.record.job.id, context.record.version
         known = self._tasks.get(context.task)
         needs = {} if known is None else facts_of_needs(known.needs, known.kind != "batch")
         facts = needs | {"attempt": context.record.attempt} if context.record.attempt else needs

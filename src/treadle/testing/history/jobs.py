@@ -8,6 +8,7 @@ from typing import Any
 from treadle.core.defaults import KEEP, KEEP_FAILED
 from treadle.core.ids import stem
 from treadle.core.model import FINAL, Record, State
+from treadle.policy.parts import step_of
 from treadle.testing.history.entries import Entry
 from treadle.testing.history.evidence import Evidence, Run, Violation
 from treadle.workflow.signals import signal_name
@@ -74,13 +75,14 @@ def unknown(it: Evidence) -> Iterator[Violation]:
 
 
 def values(it: Evidence) -> Iterator[Violation]:
-    """A succeeded job has the value of its winning run. Unless an act reopened it, one outcome of it was applied."""
+    """A succeeded job has the value of its winning run, and the try of a step that of the step. Unless an act reopened
+    it, one outcome of it was applied."""
     by_id: dict[str, list[Run]] = {}
     for run in it.runs:
         by_id.setdefault(run.id, []).append(run)
     for id, row in it.rows.items():
         runs = by_id.get(id, [])
-        if row.state is State.SUCCEEDED and row.result is not None and runs:
+        if row.state is State.SUCCEEDED and row.result is not None and runs and not step_of(row.job):
             won = [run for run in runs if run.version == row.version - 1] or runs
             ends = [run.ended for run in won if run.ended is not None]
             texts = [end.text for end in ends if end.how == "returned"]

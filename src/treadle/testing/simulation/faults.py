@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Final, Literal
+from collections import Counter
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
+
+from treadle.execution.middleware import Middleware
+from treadle.testing.simulation.loop import ACTOR
+
+if TYPE_CHECKING:
+    from treadle.execution.context import Context
 
 DAY = 86_400.0  # seconds
 
@@ -17,7 +25,7 @@ a later call of the same step succeeds. A simulation has it only if `faults` nam
 
 """The kinds of faults that a simulation has by default.
 
-kill    the worker ends without any cleanup, after so many steps; another one starts in its place
+kill    the worker ends without any cleanup, after that many steps; another one starts in its place
 stop    the worker stops, with a second's grace; another one starts in its place
 stall   the worker does not run for `seconds`
 before  one call is not applied, and raises StorageUnavailable
@@ -32,8 +40,8 @@ class Fault(Struct, frozen=True):
     """One fault.
 
     who  the number of the worker; -1: the program
-    at   when it happens: after so many steps of the worker (kill, stop, stall, cut), at the call with this number
-         (before, lost, twice), at the function of the step with this number (flips), or after so many seconds (clock)
+    at   when it happens: after that many steps of the worker (kill, stop, stall, cut), at the call with this number
+         (before, lost, twice), at the function of the step with this number (flips), or after that many seconds (clock)
     """
 
     kind: Kind
@@ -89,3 +97,28 @@ def _one(rng: random.Random, kind: Kind, workers: int, lease: float, program: bo
 
 def _steps(rng: random.Random) -> int:
     return int(rng.choice((30, 150, 600)) * rng.random()) + 1
+
+
+# --- flips
+#
+# The fault "flips": a step's function raises once, and a later call of the same step succeeds.
+
+
+class Flipped(Exception):
+    """The error of a call that a later run would make with success."""
+
+
+class Flips(Middleware):
+    """Raises in place of some calls. `when`: the number of a worker, and the number of the call among its own;
+    `flipped` counts the fault, and says whether it still happens."""
+
+    def __init__(self, when: Set[tuple[int, int]], flipped: Callable[[], bool]) -> None:
+        self._when, self._flipped = when, flipped
+        self._calls: Counter[int] = Counter()
+
+    def step(self, context: Context, name: str) -> None:
+        actor = ACTOR.get()
+        number = -1 if actor is None else int(actor.name.partition("-")[2].partition(".")[0])
+        self._calls[number] += 1
+        if (number, self._calls[number]) in self._when and self._flipped():
+            raise Flipped(f"{name} is refused this time")

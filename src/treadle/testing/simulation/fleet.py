@@ -28,8 +28,7 @@ from treadle.testing.simulation.arguments import (
     check_spawned,
     name_of,
 )
-from treadle.testing.simulation.faults import FLIPS, Fault
-from treadle.testing.simulation.flips import Flips
+from treadle.testing.simulation.faults import FLIPS, Fault, Flips
 from treadle.testing.simulation.loop import ACTOR, SimulatedLoop, Stuck
 from treadle.testing.simulation.network import Line, Network
 from treadle.testing.simulation.slot import Slot
@@ -233,7 +232,7 @@ class Simulation:
             rows = await rows_of(self._storage, Query(limit=GROUP, order="oldest"))
             self.rows = rows if self._texts is None else await self._texts.readable(rows)
             limits, drifts = await self._storage.limits(), await self._storage.recount()
-            self._loop.root.history.add("note", text="all rows are read")  # the rules need this time
+            self._loop.root.history.add("note", text="all rows are read")  # the rules need the time of this read
         finally:
             for slot in self._slots:
                 slot.end()
@@ -263,7 +262,7 @@ class Simulation:
                 self._loop.call_later(fault.at + WRONG * self._settings.lease, self._set_clock, -fault.seconds)
 
     def _flipped(self) -> bool:
-        """Whether a call that is to change its mind raises."""
+        """Count a fault "flips", and return whether the call raises: not once the faults have ended."""
         self._fallen += not self._healed
         return not self._healed
 

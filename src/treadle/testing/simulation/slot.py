@@ -15,7 +15,7 @@ from treadle.testing.simulation.stage import CalledAtOnce
 from treadle.worker import Census, Worker
 
 GRACE = 1.0  # seconds that jobs get when a worker stops
-BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after so many steps of a worker
+BY_STEPS = ("kill", "stop", "stall", "cut")  # faults that happen after this many steps of a worker
 
 
 async def crash() -> NoReturn:

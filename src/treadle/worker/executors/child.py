@@ -148,7 +148,7 @@ class Child:
                 self._resources.close()
                 close_process(self._functions.layers("close_process"))
                 _flush()
-                os._exit(0)  # threads of the functions cannot hold this process
+                os._exit(0)  # end now, even if threads of functions still run
             if isinstance(message, Hello):
                 self._set_up(message)
             elif isinstance(message, Ask):

@@ -29,7 +29,7 @@ class Shared:
     spawn     makes the process of a number
     ended     called with each process that has ended, and its exit code
     stop_all  stops the fleet
-    live      the processes that have not ended, also those that replace and are replaced
+    live      the processes that have not ended, including those that replace and are replaced
     turn      held while one process is replaced
     proven    a process has sent Hello, so the orders work
     restarts  processes that ended by themselves and were started again

@@ -29,7 +29,7 @@ from treadle.worker.probes import Verdict
 SHORT: Final = 12.0  # s of a lease within which the app may not be imported in time to renew it, on a busy machine
 AT_ONCE: Final = 5.0  # s from the second stop to SIGKILL
 REAP_EVERY: Final = 1.0  # s
-KILLING: Final = 30.0  # s that the end of a stuck process may take until somebody else should restart the whole fleet
+KILLING: Final = 30.0  # s that a stuck process may take to end; then the whole fleet should be restarted from outside
 
 Say = Callable[[str], None]
 

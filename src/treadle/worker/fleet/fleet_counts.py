@@ -23,7 +23,7 @@ class FleetCounts:
         self._live: set[WorkerProcess] = set()
 
     def follow(self, process: WorkerProcess) -> None:
-        """Count a process, also after its end."""
+        """Count a process, even after its end."""
         self._live.add(process)
         process.over.add_done_callback(lambda _: self._end(process))
 

@@ -4,8 +4,9 @@ They go through a socket, because URLs in argv would be visible in `ps`. The fir
 supervisor sends requests, and the worker process sends its Hello and one reply to each Probe, Count, NoteDeath and
 RenewFor, from its event loop. It also sends its last numbers when it stops.
 
-An upgrade of the package meets a running supervisor: it and its processes may have different versions. `Orders.helps`
-and `Hello.helps` say that the other side knows the messages about the jobs of other processes and about trials.
+The package may be upgraded under a running supervisor, so the supervisor and its processes may have different versions.
+`Orders.helps` and `Hello.helps` say that the other side knows the messages about the jobs of other processes and about
+trials.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Found(Struct, tag="found"):
 
 
 class Stopping(Struct, tag="stopping"):
-    """It stops on request, from a signal or a message: the jobs that it leaves behind are no trace of a crash."""
+    """It stops on request, from a signal or a message: the jobs that it leaves behind are not a sign of a crash."""
 
 
 class Suspects(Struct, tag="suspects"):

@@ -17,7 +17,7 @@ from typing import Final
 from treadle.worker.fleet.messages import Vitals
 from treadle.worker.jobs_of_others import Place
 
-SAMPLE: Final = 0.5  # s between two looks at the processor time of the threads
+SAMPLE: Final = 0.5  # s between two reads of the processor time of the threads
 BUSY: Final = 0.3  # share of SAMPLE from which a thread counts as busy
 WRITING: Final = 1.0  # s that the process gets to write its stacks
 _HEAD: Final = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+).*most recent call first", re.MULTILINE)
@@ -100,8 +100,8 @@ def culprit_of(
     pid: int, busy: int | None, stacks: Sequence[Stack], vitals: Vitals | None, jobs: Sequence[Place]
 ) -> Culprit | None:
     """The thread that keeps the process from answering: the one that computes; otherwise that of the event loop, unless
-    it waits and only one other thread runs a job. The last vitals do not name the identifier of a thread that began
-    after them."""
+    it waits and only one other thread runs a job. A thread that began after the last vitals is missing in them, so its
+    identifier is unknown."""
     known = {native: (ident, name) for native, ident, name in (() if vitals is None else vitals.threads)}
     names = dict(known.values())
     main = vitals.threads[0][1] if vitals is not None and vitals.threads else 0

@@ -23,7 +23,7 @@ from treadle.worker.jobs_of_others import Lease
 from treadle.worker.trials import Suspect
 
 IDLE: Final = 10.0  # s without a suspect after which the process ends
-STARTS: Final = 3  # starts in a row after which no suspect ran; then the workers try their suspects themselves
+STARTS: Final = 3  # consecutive starts in which no suspect ran; then the workers try their suspects themselves
 
 
 class Trials:
@@ -74,7 +74,7 @@ class Trials:
         return self.sent() if process is self.process else []
 
     def sent(self) -> list[Lease]:
-        """The leases of the suspects that the process runs, or is about to run: nobody else holds them."""
+        """The leases of the suspects that the process runs, or is about to run: no worker holds them."""
         return [_key(suspect) for suspect in (self._current, *self._left) if suspect is not None]
 
     def handed_over(self, message: HandedOver) -> None:

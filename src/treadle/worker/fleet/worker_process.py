@@ -54,7 +54,7 @@ class WorkerProcess:
     """Starts a process. `over` is its end: a task that returns the exit code, and kills the process if it is cancelled.
 
     limits      when it is due to be replaced
-    on_message  called with each message, also with the Hello
+    on_message  called with each message, including the Hello
     """
 
     def __init__(

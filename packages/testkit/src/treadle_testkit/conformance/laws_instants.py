@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from treadle.core import defaults
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle_testkit.conformance.kit import (
@@ -148,3 +149,34 @@ async def test_law12_an_instant_stays_when_the_clock_is_corrected(storage: Stora
     clock.advance(31)
     await beat(storage)
     assert await claim_ids(storage) == ["a"]
+
+
+AT_ONCE: Final[dict[str, dict[str, Any]]] = {
+    "delayed": {"delay": 60},
+    "in lanes": {"delay": 60, "lane": "a"},
+    "leased": {},
+    "late": {"deadline": 60},
+}
+
+
+@pytest.mark.parametrize("kind", AT_ONCE)
+@shows("when very many jobs become due at once, each call advances a bounded number, and jobs of other queues start")
+async def test_law08_a_call_advances_few_due_jobs(storage: Storage, clock: HandClock, kind: str) -> None:
+    most = defaults.DUE_STEP
+    many = [job(f"s{n:04}", queue="many", **AT_ONCE[kind]) for n in range(2 * most + 1)]
+    await storage.enqueue(many)
+    if kind == "leased":
+        while await claim_ids(storage, most, "many", lease=59.0):
+            pass
+
+    async def advanced() -> int:
+        counts = [count for count in (await storage.stats()).counts if count.queue == "many"]
+        return sum(count.jobs if count.state is FAILED else count.queued * (kind != "late") for count in counts)
+
+    clock.advance(60)
+    await storage.enqueue([job("quick", queue="quick")])
+    assert await advanced() == 0
+    assert await claim_ids(storage, 1, "quick", "many") == ["quick"]
+    assert 0 < await advanced() <= most
+    for first in (0, most, 2 * most) if kind != "late" else ():
+        assert await claim_ids(storage, most, "many") == [new.id for new in many[first : first + most]]

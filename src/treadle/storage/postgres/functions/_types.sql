@@ -73,12 +73,12 @@ CREATE TYPE blocked_heads AS (costs int[], ranks int[], positions float8[], ids 
 
 -- The decisions about the jobs of a page. t: when they start. noted: limits of which a slot that counts as free belongs
 -- to a job that is still to be unblocked (`recheck`); if there are any, nothing was decided. taken, spots: the admitted
--- jobs and the ctids of their rows. rooms: the rest. last: the index of the last job checked; next: of the first that
--- was not read. stop: the page is checked no further. closed: the queue's rule admits no more. freed: a limit that a
--- job is no longer blocked by, because another one blocks it. late: it is past `until`. passed: jobs were skipped
--- because of gates, locks or strict order. moving: open transactions are freeing slots. barred: see queue_scan. levels,
--- used_up, heads: what is left of the rates, the slots in use, and the first blocked jobs, by limit. blocked_spots,
--- blocked_on: the blocked jobs, and by which limit.
+-- jobs and the ctids of their rows. rooms: the free slots of each task that are left. last: the index of the last job
+-- checked; next: of the first that was not read. stop: the page is checked no further. closed: the queue's rule admits
+-- no more. freed: a limit that a job is no longer blocked by, because another one blocks it. late: it is past `until`.
+-- passed: jobs were skipped because of gates, locks or strict order. moving: open transactions are freeing slots.
+-- barred: see queue_scan. levels, used_up, heads: what is left of the rates, the slots in use, and the first blocked
+-- jobs, by limit. blocked_spots, blocked_on: the blocked jobs, and by which limit.
 CREATE TYPE page_result AS (
     t float8, noted text[], taken text[], spots tid[], rooms int[], last int, next int, stop boolean, closed boolean,
     freed text, late boolean, passed boolean, moving boolean, barred text[], levels float8[], used_up bigint[],

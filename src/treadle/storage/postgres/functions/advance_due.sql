@@ -1,13 +1,15 @@
 -- Advance due rows: queue scheduled jobs and jobs whose lease expired, expire deadlines and waits, unblock jobs that a
--- rate now admits. Two statements handle the common rows; the others go one by one, by due time. If jobs with lanes are
--- among them, all go one by one, because their order in the lane matters. Rows that another transaction has locked are
--- left for a later call.
+-- rate now admits. Two statements handle the common rows; the others among the first `most` go one by one, by due time.
+-- If jobs with lanes are among them, all go one by one, because their order in the lane matters. Rows that another
+-- transaction has locked are left for a later call.
 CREATE FUNCTION advance_due(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     due_row record;
     limited text;
     queues text[];
     most int := ${DUE_STEP};
+    joined_rows int := 0;
+    returned_rows int := 0;
 BEGIN
     IF NOT EXISTS (
         SELECT 1 FROM (SELECT lane FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most) AS due
@@ -24,7 +26,7 @@ BEGIN
             RETURNING queue, task
         ), counted AS (
             INSERT INTO count_change SELECT queue, task, 's', 'q', count(*) FROM joined GROUP BY queue, task
-        ) SELECT array_agg(DISTINCT queue) INTO queues FROM joined;
+        ) SELECT array_agg(DISTINCT queue), count(*) INTO queues, joined_rows FROM joined;
         PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
         WITH returned AS (
             UPDATE job SET queue_position = return_position, state = 1, lost = lost + 1, updated_at = t,
@@ -37,14 +39,14 @@ BEGIN
             RETURNING queue, task
         ), counted AS (
             INSERT INTO count_change SELECT queue, task, 'r', 'q', count(*) FROM returned GROUP BY queue, task
-        ) SELECT array_agg(DISTINCT queue) INTO queues FROM returned;
+        ) SELECT array_agg(DISTINCT queue), count(*) INTO queues, returned_rows FROM returned;
         PERFORM publish('queue:' || q) FROM unnest(queues) AS q;
     END IF;
     FOR due_row IN
         SELECT * FROM (
-            (SELECT id, due_at FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most)
+            (SELECT id, due_at FROM job WHERE due_at <= t AND state <> 2 ORDER BY due_at LIMIT most - joined_rows)
             UNION ALL
-            (SELECT id, due_at FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most)
+            (SELECT id, due_at FROM job WHERE due_at < t AND state = 2 ORDER BY due_at LIMIT most - returned_rows)
         ) AS due ORDER BY due_at, id
     LOOP
         PERFORM advance_row(due_row.id, due_row.due_at, t);

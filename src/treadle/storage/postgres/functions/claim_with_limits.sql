@@ -99,7 +99,7 @@ BEGIN
                         CASE WHEN NOT has_no_details(job) THEN row_details(job) END AS details
                 ), counted AS (
                     INSERT INTO count_change SELECT queue, task, 'q', 'r', count(*) FROM begun GROUP BY queue, task
-                ), held AS (    -- jobs that were claimed before may have their slots
+                ), held AS (    -- jobs that were claimed before may hold these slots
                     INSERT INTO slot (key, id, cost, live)
                     SELECT u.key, b.id, u.cost, NOT b.function_done
                     FROM begun b CROSS JOIN LATERAL unnest(b.limits, b.costs) AS u (key, cost)

@@ -126,7 +126,7 @@ BEGIN
 END $$;
 
 -- The ids of those jobs that would wait for a lock of another transaction: each is stored alone, and undone. The caller
--- stores the others without them. It ends after `most` ms, so it may miss some, which the next call meets.
+-- stores the others without them. It stops after `most` ms, so it may miss some; the next call finds them.
 CREATE FUNCTION locked_jobs(moment float8, jobs json, most int) RETURNS SETOF text LANGUAGE plpgsql
 SET search_path FROM CURRENT SET jit = off SET lock_timeout = '5ms' AS $$
 DECLARE

@@ -35,9 +35,9 @@ BEGIN
     END IF;
     SELECT value INTO bounds FROM meta WHERE name = 'bounds';
     BEGIN
-        -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again,
-        -- so many keys of which none is known are inserted without it; a key that comes meanwhile raises
-        -- unique_violation. Looks up ten keys first, because looking up all of them sorts them
+        -- as in lock_keys, in the same order; a new key gets its holder at once. ON CONFLICT costs half as much again.
+        -- So a call with more than 100 keys, none of them known, inserts them without it; a key that is stored
+        -- meanwhile raises unique_violation. Looks up ten keys first, because looking up all of them sorts them
         IF cardinality(ids) > 100 AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys[1:10]))
             AND NOT EXISTS (SELECT 1 FROM holder h WHERE h.key = ANY (keys))
         THEN

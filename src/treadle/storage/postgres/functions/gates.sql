@@ -109,9 +109,9 @@ END $$;
 -- missing: the gates that other transactions hold; NULL: none. Without the gate of its queue no job of a page can
 -- start; without any of the others, no job that names limits. patient: wait for them in that case, if this transaction
 -- may. shared: the limits that all jobs of the page name. Without one of these gates no job of the page can start
--- either, and usually none of the pages behind it; the transaction waits for them, if it may. If a claim reads six
--- pages of such jobs in vain, a job costs the server twice as much. busy: the wait was in vain, or this call has
--- settled and must not wait.
+-- either, and usually none of the pages after it; the transaction waits for them, if it may. If a claim reads six pages
+-- of such jobs in vain, a job costs the server twice as much. busy: the wait was in vain, or this call has settled and
+-- must not wait.
 CREATE FUNCTION take_page_gates(own text, keys text[], shared text[], patient boolean, OUT held text[],
     OUT missing text[], OUT busy boolean) LANGUAGE plpgsql AS $$
 DECLARE

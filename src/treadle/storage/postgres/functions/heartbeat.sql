@@ -60,7 +60,7 @@ BEGIN
 END $$;
 
 -- Corrects rows after the clock was ahead of t: starts that it recorded count as now, and due rows keep the time that
--- they had left. Locked rows are skipped, because their transactions write them anew.
+-- they had left. Locked rows are skipped, because their transactions write them again.
 CREATE FUNCTION correct_clock(t float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[] := ARRAY(

@@ -59,7 +59,8 @@ CREATE FUNCTION lanes_by_turns(jobs json) RETURNS boolean LANGUAGE sql AS $$
         WHERE x.lane IS NOT NULL AND (x.conflict = 'replace' OR x.words ? 'aging'))
 $$;
 
--- Some jobs name in `after` a job of the call for which another row is returned: makes them wait for that row.
+-- Redirects the waits of jobs whose `after` names a job of the same call for which another row was returned: they wait
+-- for that row.
 CREATE FUNCTION redirect_waits(jobs json, requested text[], answers text[], fresh text[]) RETURNS void LANGUAGE sql
 SET jit = off SET enable_hashjoin = on AS $$
     UPDATE job SET after = m.ups, pending = least(m.required, m.awaited),

@@ -35,7 +35,7 @@ BEGIN
             AND (NOT scan.closed OR j.function_done OR j.started_at IS NOT NULL)
         ORDER BY j.queue_position, j.id LIMIT scan.size;
         IF FOUND THEN
-            RETURN;     -- a short page does not end the queue: the next one begins behind it
+            RETURN;     -- a short page does not end the queue: the next one begins after it
         END IF;
     END IF;
     IF scan.read_past IS NOT NULL THEN

@@ -284,9 +284,9 @@ local function merged_candidates(unblocked, next_blocked, key)
   return candidates
 end
 
--- Collect the blocked jobs of a queue that may be queued again. A job that is queued again already takes its room only
--- from jobs behind it. The first job for which no slot is free holds back those behind it that need a slot; the first
--- that the rate does not admit holds back all behind it.
+-- Collect the blocked jobs of a queue that may be queued again. A job that is queued again already reduces the room
+-- only for jobs behind it. The first job for which no slot is free holds back those behind it that need a slot; the
+-- first that the rate does not admit holds back all behind it.
 local function unblock_queue(key, queue, to_queue)
   local rule = Admission.rule(key)
   local kept_back, others_back = unblocked_jobs(key, queue)

@@ -31,7 +31,7 @@ if has_bounds then
 
   function excess(rule, waiting, wanted) return math.max(0, math.min(wanted, waiting + wanted - rule.max_waiting)) end
 
-  -- Returns the refusal of a call that needs room for so many jobs.
+  -- Returns the refusal of a call that needs room for this many jobs.
   function refusal_of(queue, rule, waiting, wanted)
     return { '', 'full', queue, string.format('%d\0%d\0%d', rule.max_waiting, waiting, wanted) }
   end

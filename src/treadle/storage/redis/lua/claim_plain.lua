@@ -37,7 +37,7 @@ for _, id in ipairs(request.running) do excluded[id] = true end
 local plain_ids, plain_rows, plain_due, plain_count = {}, {}, {}, 0
 local HEAD = struct.pack('>BBI4i4i4I4I4I4', RUNNING, PLAIN, 1, 0, 0, 0, 0, 0)
 local ongoing = recount()
-local lease_times = {}                       -- lease -> due_at to expires_at as bytes, the score, the time
+local lease_times = {}                       -- lease -> the bytes from due_at to expires_at, the score, the time
 local versions = {}                      -- version as bytes -> the start of a row with the next version
 
 local function lease_times_of(task)

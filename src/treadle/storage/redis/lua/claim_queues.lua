@@ -4,7 +4,7 @@
 
 local passed_count = 0
 
--- The tasks with room as one name, which is a key in `skips`. nil: all tasks.
+-- Returns one name for the set of tasks that have free slots; `skips` uses it as a key. nil: all tasks.
 local function set_of_tasks()
   if not task_set and tasks then
     local names = {}

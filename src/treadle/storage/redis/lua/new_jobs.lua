@@ -167,14 +167,14 @@ local function store_job(new, answers, parent)
   local row = Unit.make(new[1], new[2], job)
   row.after = with_returned(job.after, answers)
   for _, up in ipairs(row.after) do
-    if up == soft then soft = nil end    -- `after` names the holder, so its ending counts as for any upstream
+    if up == soft then soft = nil end    -- the holder is an upstream already: do not count it twice
   end
   row.pending, row.failures_allowed = Endings.endings_needed(job.required, row.after) + (soft and 1 or 0),
     Endings.failures_tolerated(row.failures_allowed, job.required, row.after)
   if job.deadline then row.deadline_at = now + job.deadline end
   row.due_at = earliest(not row.function_done and row.deadline_at or nil, job.wait_timeout and now + job.wait_timeout)
   if not soft and row.pending <= 0 and #row.after == 0 then
-    Endings.count_endings()                    -- now: jobs that the parent's ending queues come before this one
+    Endings.count_endings()                    -- now, so that jobs which the parent's ending queues precede this one
     return Endings.end_wait(row)
   end
   Unit.put(row)

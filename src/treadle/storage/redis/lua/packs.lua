@@ -1,7 +1,7 @@
 -- A pack has the jobs that ended in one call and have the same expires_at (settle.lua). Its name consists of both
 -- times. `packs` maps it to the ids; `packs:old` and `packs:ended` list the names as OLD and ENDED list single ids. A
--- change of a row leaves its pack unchanged: an entry counts only while the row has the pack's time. Otherwise the row
--- is in OLD or ENDED, if it has ended and can be there.
+-- change of a row leaves its pack unchanged: an entry counts only while the row has the pack's time. Otherwise OLD or
+-- ENDED list the id of the row itself, if it has ended.
 local PACKS = ns .. ':packs'
 local PACKS_OLD, PACKS_ENDED = PACKS .. ':old', PACKS .. ':ended'
 

@@ -3,7 +3,7 @@
 -- name '' the last row that was read. Each script that changes a row up to that one also changes these counts
 -- (base.lua), so they are exact at any time, whatever happens between two steps. After the last step they cover all
 -- rows. Returns '' while another recount is in progress, '1' after the last step, otherwise '0'. RECOUNT expires 10 s
--- after the last step of a process that died; the next step then begins anew.
+-- after the last step of a process that died; the next step then starts over.
 local run, last = unpack(call('HMGET', RECOUNT, 'run', ''))
 if run and run ~= ARGV[2] then return '' end
 write_without_memory()

@@ -4,7 +4,7 @@
 -- row: state flags version pending failures_allowed attempt lost reopenings keep keep_failed created_at, moments, rank,
 --      lengths of worker queue | worker queue tail
 -- A job without a row is plain and queued since it was stored. A plain job has only a priority, a lane and limits. Its
--- row ends with the limits as msgpack instead of a tail, and while it runs with the task behind them (\218 and its
+-- row ends with the limits as msgpack instead of a tail, and while it runs with the task after them (\218 and its
 -- length, as msgpack has it), so that settling it need not read the job.
 local ROW_FORMAT = '>BBI4i4i4I4I4I4dddddddddddhHH'
 local ROW_SIZE = 120

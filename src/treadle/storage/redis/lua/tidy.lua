@@ -3,7 +3,7 @@
 -- empty queues, and counts of 0. Also forgets the names of empty lists (kinds.lua). Returns the next cursors.
 if stopped_by_move() then return { ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7] } end
 define_shared()
-local GONE = 30 * 86400                  -- seconds after a worker's last heartbeat, or a start that no rule counts
+local GONE = 30 * 86400                  -- seconds for which a silent worker, or a start that no rule counts, is kept
 local function drop_entries(hash, argument, drops)
   local page = call('HSCAN', ns .. ':' .. hash, ARGV[argument], 'COUNT', ARGV[2])
   local fields, dropped = page[2], {}

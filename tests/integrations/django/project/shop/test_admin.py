@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from shop import odd_tasks, tasks
-from treadle.integrations.django import app_of, job_store, kept_open
+from treadle.integrations.django import app_of, job_store
 from treadle.integrations.django.testing import run_due
 
 LIST, SCHEDULES = "/admin/treadle/job/", "/admin/treadle/schedule/"
@@ -155,7 +155,7 @@ class Admin(TransactionTestCase):
         core, store = app_of()._core, job_store.store_of("default")
         self.client.get(LIST)
         self.assertIsNone(core.loop)  # in tests nothing stays open: the database could not be dropped
-        with patch.object(kept_open, "in_tests", return_value=False):
+        with patch.object(job_store, "in_tests", return_value=False):
             self.client.get(LIST)
             opened = core.loop
             self.assertIsNotNone(opened)

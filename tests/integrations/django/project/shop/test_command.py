@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TransactionTestCase, override_settings
 from shop import tasks
 from treadle.cli import root
 from treadle.cli.group import Group
-from treadle.cli.recycling_options import EXCLUDE_RELOAD
+from treadle.cli.options import EXCLUDE_RELOAD
 from treadle.integrations.django import app_of
 from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
 

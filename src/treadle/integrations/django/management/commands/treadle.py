@@ -18,8 +18,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, handle_default_options
 
-from treadle.cli import recycling_options, root
+from treadle.cli import root
 from treadle.cli.group import HELP, Group
+from treadle.cli.options import excluding_reload
 from treadle.cli.output import PROGRAM, USAGE, note
 from treadle.cli.target import IMPLIED
 from treadle.integrations.django.compat import InvalidTask
@@ -105,7 +106,7 @@ def completed(words: list[str], alias: str | None) -> list[str]:
     if command.name == "worker" and not known.get("queues"):
         added += [word for queue in queues(alias) for word in ("--queues", queue)]
     if "reload" in names and reloads and sys.platform != "win32":
-        excluding = recycling_options.excluding_reload(known)
+        excluding = excluding_reload(known)
         if excluding is None:
             added.append("--reload")
         else:
@@ -126,7 +127,7 @@ def queues(alias: str | None) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> tuple[click.Command | None, list[str]]:
-    """The command that the words name, or the default of their group, with the words behind its name; None if they name
+    """The command that the words name, or the default of their group, with the words after its name; None if they name
     none."""
     command: click.Command = root.treadle
     unread = list(words)
