@@ -129,7 +129,7 @@ def test_a_wait_is_short_if_it_takes_less_than_a_wake() -> None:
 
     def fits(seconds: float, keeps: bool = True) -> bool:
         run = SimpleNamespace(
-            moment=lambda: 100.0,
+            latest_moment=lambda: 100.0,
             checkpoints=SimpleNamespace(entries=entries),
             backend=SimpleNamespace(keeps=lambda _: keeps),
             run=None,

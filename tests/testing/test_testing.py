@@ -814,3 +814,19 @@ async def test_a_second_test_of_an_app_is_no_emptied_storage(
             await t.advance(600)
             assert t.enqueued(tick)
     assert "emptied" not in caplog.text
+
+
+async def test_a_message_reaches_the_job_of_a_second_test_of_an_app() -> None:
+    """Its id and its time are those of the job in the first test, whose mailbox has received something."""
+    app = App("memory://")
+
+    @app.task
+    async def hears() -> str:
+        return await current().receive("word", returns=str)
+
+    for word in ("tea", "milk"):
+        async with app.testing() as t:
+            job = await hears.enqueue()
+            await t.jobs.send(job, "word", word)
+            await t.drain()
+            assert await job.result(0) == word

@@ -139,7 +139,7 @@ class JobMessages(JobLooks):
                 return id, job.new.queue
             id = holder
         storage, mailboxes = await self._storage(), self._client.mailboxes
-        with mailboxes.sending(id, message.name, self.reach) as next_rows:
+        with mailboxes.sending(storage, id, message.name, self.reach) as next_rows:
             row, rows = await self._get_with(id, next_rows.ids)
             try:
                 await self._check_open(row, message.name)

@@ -6,6 +6,7 @@ Senders that took turns one by one would read the mailbox again for each message
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,13 +59,15 @@ class Mailboxes:
     def __init__(self) -> None:
         self._senders: dict[Key, Batcher[Sent, bool | Exception]] = {}
         self._callers: Counter[Key] = Counter()
-        self._used: dict[tuple[str, str], tuple[float, int]] = {}  # when the job was created, and the last used row
+        # By storage, job and name: when the job was created, and the last row that is used. A test has a storage of its
+        # own, and the same ids and times as the one before it.
+        self._used = weakref.WeakKeyDictionary[Storage, dict[tuple[str, str], tuple[float, int]]]()
 
     @contextmanager
-    def sending(self, job: str, name: str, reach: tuple[str, ...]) -> Iterator[Next]:
+    def sending(self, storage: Storage, job: str, name: str, reach: tuple[str, ...]) -> Iterator[Next]:
         """While a caller reads the job and sends one message to this mailbox."""
         key = asyncio.get_running_loop(), job, name, reach
-        created, used = self._used.get((job, name), (None, 0))
+        created, used = self._used.get(storage, {}).get((job, name), (None, 0))
         turns = () if key in self._callers else range(used + 1, used + 1 + SEEN_AT_ONCE)
         self._callers[key] += 1
         try:
@@ -94,7 +97,8 @@ class Mailboxes:
         seen = next((one.seen for one in group if one.seen is not None), None)
         sending = Sending(last.storage, last.job, messages, last.reach, seen)
         await sending.run()
-        if len(self._used) >= KNOWN:
-            self._used.clear()
-        self._used[last.job.id, last.message.name] = last.job.created_at, sending.used
+        known = self._used.setdefault(last.storage, {})
+        if len(known) >= KNOWN:
+            known.clear()
+        known[last.job.id, last.message.name] = last.job.created_at, sending.used
         return [sending.results[message.nonce] for message in messages]
