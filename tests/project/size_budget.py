@@ -29,7 +29,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/server": (8_502, 9),  # clocks of claims; +15: places of answers, scopes of a fork
     "treadle/storage": (25_333, 9),  # +13: pages of a query, for all; +35: pages without steps; +31: ranges of lines
     "treadle/tasks": (1_396, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
-    "treadle/testing": (3_889, 3),  # clocks of claims; +18: children in a replay
+    "treadle/testing": (3_888, 3),  # clocks of claims; +18: children in a replay
     "treadle/worker": (6_873, 4),  # clocks of claims; +12: look-only storages, suspects, restarts
     "treadle/workflow": (1_479, 1),  # +10: who ends with a parent; +32: messages that go together
     "treadle_testkit": (451, 0),

@@ -292,12 +292,12 @@ class Simulation:
 
     async def _works(self) -> bool:
         rows = await rows_of(self._storage, Query(state=UNFINISHED, limit=GROUP, order="oldest"))
-        return any(
-            row.job.parent not in self.waiting
-            if is_part(row.job)
-            else row.job.id not in self.waiting and not is_own(row)
-            for row in rows
-        )
+        return any(self._should_end(row) for row in rows)
+
+    def _should_end(self, row: Record) -> bool:
+        if is_part(row.job):
+            return row.job.parent not in self.waiting
+        return row.job.id not in self.waiting and not is_own(row)
 
     # --- violations
 
