@@ -15,7 +15,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_856, 1),  # +512: the demo, which was in cli; +2: paused jobs; --factory
     "treadle/core": (2_880, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
-    "treadle/durable": (3_850, 0),  # clocks of claims; +92: short waits, replays; +52: forks, limits
+    "treadle/durable": (3_848, 0),  # clocks of claims; +92: short waits, replays; +52: forks, limits
     "treadle/execution": (1_294, 0),  # clocks of claims; +11: restart; +22: restart; +22: operators, restart
     "treadle/integrations": (3_629, 1),  # +42: sentences for missing extras, the admin in a TestCase; +2: paused jobs
     "treadle/metrics": (567, 1),

@@ -80,8 +80,7 @@ class Sleep:
         self._length = None if length is None else seconds(length, "sleep")
         self._moment = moment
         self._claimed = (run.run.subject or run.run.record).started_at or 0.0
-        remaining = until(moment, "sleep", self._claimed) if self._length is None else self._length
-        self.kind = AT_ONCE if remaining <= EARLY else SLEEP
+        self.kind = AT_ONCE if self._remaining(self._claimed) <= EARLY else SLEEP
 
     async def look(self) -> Pending | None:
         run, request = self._run, self.request
@@ -89,7 +88,8 @@ class Sleep:
         if entry is not None and entry.over:
             return None
         if entry is None:
-            ends, remaining = self._first_end(now)
+            remaining = self._remaining(now)
+            ends = remaining + (now if self._length is None else run.latest_moment())
             is_unknown = self.kind == SLEEP
         elif isinstance(entry.until, float):
             ends = entry.until if self._length is None else min(entry.until, run.latest_moment() + self._length)
@@ -107,13 +107,9 @@ class Sleep:
             run.checkpoints.keep(request, Checkpoint((entry or request).after, until=min(now, ends), over=True))
         return None
 
-    def _first_end(self, now: float) -> tuple[float, float]:
-        """When a sleep that begins here ends, and in how many seconds."""
-        if self._length is not None:
-            return self._run.latest_moment() + self._length, self._length
-        assert self._moment is not None
-        remaining = until(self._moment, "sleep", now)
-        return now + remaining, remaining
+    def _remaining(self, now: float) -> float:
+        """The seconds until it is over, if it begins now."""
+        return until(self._moment, "sleep", now) if self._length is None else self._length
 
     def value(self) -> None:
         """A sleep has none."""
