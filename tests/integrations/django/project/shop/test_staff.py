@@ -1,12 +1,13 @@
 """The dashboard behind the login and the permissions of the admin, as docs/guides/dashboard.md shows it."""
 
 from importlib import import_module
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth import get_user
-from django.contrib.auth.models import Permission, PermissionsMixin, User
+from django.contrib.auth.models import Permission, User
 from django.db import close_old_connections
 from django.http import HttpRequest
 from django.test import TransactionTestCase
@@ -24,10 +25,11 @@ sessions = import_module(settings.SESSION_ENGINE)
 def user_of(key):
     close_old_connections()  # as at the beginning and at the end of a request
     try:
-        asked = HttpRequest()
+        asked: Any = HttpRequest()
         asked.session = sessions.SessionStore(key)
-        asked.user = user = get_user(asked)
-        if not (isinstance(user, PermissionsMixin) and admin.site.has_permission(asked) and user.has_perms(READ)):
+        asked.user = get_user(asked)
+        user = asked.user
+        if not (admin.site.has_permission(asked) and user.has_perms(READ)):
             return None
         scopes = ("read", "operate") if user.has_perms(OPERATE) else ("read",)
         return Who(name=user.get_username(), scopes=scopes, payloads=user.has_perm("treadle.view_payload"))
