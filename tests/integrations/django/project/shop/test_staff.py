@@ -27,8 +27,8 @@ def user_of(key):
     try:
         asked: Any = HttpRequest()
         asked.session = sessions.SessionStore(key)
-        asked.user = get_user(asked)
-        user = asked.user
+        user: Any = get_user(asked)
+        asked.user = user
         if not (admin.site.has_permission(asked) and user.has_perms(READ)):
             return None
         scopes = ("read", "operate") if user.has_perms(OPERATE) else ("read",)
