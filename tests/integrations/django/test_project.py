@@ -43,3 +43,9 @@ def test_the_tests_of_a_project(kind: str, tmp_path: Path) -> None:
     with a_project(kind, tmp_path) as project:
         said = project.manage("test", "--noinput")
         assert "Destroying test database" in said, said
+
+
+def test_the_tests_of_a_project_with_a_database_in_memory(tmp_path: Path) -> None:
+    with a_project("sqlite", tmp_path) as project:
+        project.environment["TEST_PROJECT_TESTS"] = ":memory:"
+        project.manage("test", "--noinput", "shop.memory_tests")
