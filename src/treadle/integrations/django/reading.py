@@ -44,8 +44,8 @@ def in_test_case(store: JobStore) -> bool:
 
 
 def copy_of_test(store: JobStore) -> App:
-    """An App with a copy of the jobs that this connection sees: it may be in a `TestCase`, or the only one to a database
-    in memory. Changes of it change the copy only."""
+    """An App with a copy of the jobs that this connection sees: it is in a `TestCase`, or the only one to a database in
+    memory. Changes of it change the copy only."""
     connection = connection_of(store)
     tables = ["job"]
     if connection.vendor == "postgresql":
