@@ -36,7 +36,7 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def problems() -> Iterator[str]:
-    """What is wrong with each entry, also with its task and its arguments. Imports the tasks, as a worker does."""
+    """The errors of each entry, also of its task and its arguments. Imports the tasks, as a worker does."""
     try:
         setting = _setting()
     except ImproperlyConfigured as error:

@@ -4,8 +4,12 @@ empties them when a test has flushed it."""
 from __future__ import annotations
 
 import asyncio
+import atexit
+import glob
+import re
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from django.db import connections, transaction
@@ -43,7 +47,27 @@ def _make(store: JobStore, using: str, verbosity: int) -> None:
             store.memory.make_tables(connections[using])
     elif store.url not in _made or verbosity:
         _run(_open(store.url))
+        if in_tests() and store.url not in _made and connections[using].vendor == "sqlite":
+            atexit.register(_tidy, Path(connections[using].settings_dict["NAME"]))
         _made.add(store.url)
+
+
+def _tidy(file: Path) -> None:
+    """Remove the files next to a database of tests that was removed, and next to its copies for `--parallel`."""
+    name = re.compile(rf"({re.escape(file.stem)}(_\d+)?{re.escape(file.suffix)})-(lock|wal|shm)")
+    for other in file.parent.glob(f"{glob.escape(file.stem)}*"):
+        match = name.fullmatch(other.name)
+        if match and not other.with_name(match[1]).exists():
+            other.unlink(missing_ok=True)
+
+
+def for_copies(using: str, **kwargs: Any) -> None:
+    """Receiver of `post_migrate`, of each app: moves SQLite's log back into a database of tests, because Django copies
+    the file alone for `--parallel`. Treadle's tables come with such a log."""
+    connection = connections[using]
+    if in_tests() and "plan" in kwargs and connection.vendor == "sqlite" and not is_in_memory(connection):
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _empty(store: JobStore, connection: Any) -> None:
