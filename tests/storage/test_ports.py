@@ -1,6 +1,6 @@
 """The storage made of ports: the laws of the contract, on ports in memory and on a queue in a file.
 
-REFUSED names each law that bare ports cannot keep, with the reason; there is none. Lists by attribute and the exact
+REFUSED names each law that bare ports cannot keep, with the reason. Lists by attribute and the exact
 order of queues come from the log, which has one order for all processes. The suite skips laws about transactions of a
 user's own database, as on every storage that is not an SQL database.
 """
@@ -26,7 +26,9 @@ from treadle_testkit.conformance.kit import ids, job
 from treadle_testkit.conformance.property import agrees_with_memory
 from treadle_testkit.conformance.run import MakeStorage, SpoilCount
 
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "test_law08_a_call_advances_few_due_jobs": "a claim advances all due rows, as it did when the log was written",
+}
 
 KINDS = {"memory": 4096, "file": 3}  # entries after which a base is written
 

@@ -293,6 +293,7 @@ class Checkpoints:
                 if failure is None:
                     if before is not None and (before.cut or before.gave_up):
                         self.keep(request, replace(before, life=UNSET))
+                        self.caught.add(key)
                     continue
                 tries = UNSET if before is None else before.tries
                 self.keep(request, request.entry_of(failure=replace(failure, round=UNSET), tries=tries), is_last=True)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from treadle.core.errors import BadResult, StepMismatch, TooLarge
 from treadle.durable import time_limits
-from treadle.durable.backend import DurableBackend, DurableRun
 from treadle.durable.checkpoints import Checkpoint, StepRequest
 from treadle.durable.failures import CUT_OFF, MESSAGE, Failure, error_of, failure_of, leaves
 from treadle.durable.state import DurableState
@@ -19,10 +18,6 @@ from treadle.durable.state import DurableState
 
 class StepErrors(DurableState):
     """The errors of the steps of one run."""
-
-    def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
-        super().__init__(run, backend)
-        self.errors: dict[str, tuple[Exception, Exception]] = {}  # step -> the error it raised, and its function's own
 
     async def cut_again(self, request: StepRequest) -> None:
         """Wait to be cut off, if an earlier run was cut off in this step or wait."""

@@ -254,6 +254,7 @@ class StepTaker(StepErrors):
     def _call(
         self, request: StepRequest, function: Callable[..., Any], args: Any, kwargs: Any, options: StepOptions
     ) -> StepCall:
+        self.backend.check(self.run)  # the step could not be stored, so its function must not run either
         signature = signature_of(function, self._named(request), self._codec)
         return StepCall(request, signature, functools.partial(function, *args, **kwargs), options)
 

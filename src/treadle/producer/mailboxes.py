@@ -6,7 +6,6 @@ Senders that took turns one by one would read the mailbox again for each message
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,15 +58,16 @@ class Mailboxes:
     def __init__(self) -> None:
         self._senders: dict[Key, Batcher[Sent, bool | Exception]] = {}
         self._callers: Counter[Key] = Counter()
-        # By storage, job and name: when the job was created, and the last row that is used. A test has a storage of its
-        # own, and the same ids and times as the one before it.
-        self._used = weakref.WeakKeyDictionary[Storage, dict[tuple[str, str], tuple[float, int]]]()
+        # Of the storage that was used last, by job and name: when the job was created, and the last row that is used. A
+        # test has a storage of its own, and the same ids and times as the one before it.
+        self._storage: Storage | None = None
+        self._used: dict[tuple[str, str], tuple[float, int]] = {}
 
     @contextmanager
     def sending(self, storage: Storage, job: str, name: str, reach: tuple[str, ...]) -> Iterator[Next]:
         """While a caller reads the job and sends one message to this mailbox."""
         key = asyncio.get_running_loop(), job, name, reach
-        created, used = self._used.get(storage, {}).get((job, name), (None, 0))
+        created, used = self._known_of(storage).get((job, name), (None, 0))
         turns = () if key in self._callers else range(used + 1, used + 1 + SEEN_AT_ONCE)
         self._callers[key] += 1
         try:
@@ -97,8 +97,13 @@ class Mailboxes:
         seen = next((one.seen for one in group if one.seen is not None), None)
         sending = Sending(last.storage, last.job, messages, last.reach, seen)
         await sending.run()
-        known = self._used.setdefault(last.storage, {})
+        known = self._known_of(last.storage)
         if len(known) >= KNOWN:
             known.clear()
         known[last.job.id, last.message.name] = last.job.created_at, sending.used
         return [sending.results[message.nonce] for message in messages]
+
+    def _known_of(self, storage: Storage) -> dict[tuple[str, str], tuple[float, int]]:
+        if storage is not self._storage:
+            self._storage, self._used = storage, {}
+        return self._used

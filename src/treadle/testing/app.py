@@ -177,7 +177,6 @@ class Testing:
                 wrap=self._texts,
             ),
             "now": self.clock,
-            "emptied": EmptiedWatch(core.opened, self.clock),
             "random": lambda: 0.0,
             "inline": InlineWorker(core),
             "resources": core.resources.for_test(self._overrides),

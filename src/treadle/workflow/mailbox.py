@@ -290,6 +290,7 @@ class Sending:
         """The first free turn of these, and its row if the job waits there."""
         near, rows = min(first + SEEN_AT_ONCE, last), self._seen_from(first, last)
         turns: Sequence[int] = [*range(first, near), *range(near, last, STRIDE), last]
+        was_seen = bool(rows)
         while True:
             before = turns[0] - 1
             rows = rows or await self._storage.get([signal_id(self._job.id, self._name, turn) for turn in turns])
@@ -302,6 +303,11 @@ class Sending:
                 before = turn
             if before >= last:
                 raise MailboxFull(self._job.id, self._name, defaults.MAX_MESSAGES)
+            if was_seen:
+                first, was_seen = before + 1, False
+                near = min(first + SEEN_AT_ONCE, last)
+                turns, rows = [*range(first, near), *range(near, last, STRIDE), last], ()
+                continue
             turns, rows = range(before + 1, min(before + STRIDE, last) + 1), ()
 
     def _seen_from(self, first: int, last: int) -> Sequence[Record | None]:

@@ -57,6 +57,7 @@ class MemoryStorage:
 
     name = "this memory storage"  # names this storage in errors after a move
     checks: ClassVar[bool] = True  # check the arguments; the entries of a log were checked when they were written
+    due_step: ClassVar[float] = defaults.DUE_STEP  # due rows that one call advances at most
 
     def __init__(self, now: clock.Clock = clock.wall) -> None:
         self._now = now
@@ -115,10 +116,12 @@ class MemoryStorage:
     def _advance_due(self) -> None:
         tables, now = self._tables, self._tables.now
         due, later = list[tuple[float, str]](), list[tuple[float, str]]()
-        while tables.due and tables.due[0][0] <= now and len(due) < defaults.DUE_STEP:
+        while tables.due and tables.due[0][0] <= now and len(due) < self.due_step:
             due_at, id = heapq.heappop(tables.due)
             row = self._jobs.get(id)
-            is_leased = row is not None and row.state is State.RUNNING and due_at == now
+            if row is None or row.due_at != due_at or (due and due[-1] == (due_at, id)):
+                continue
+            is_leased = row.state is State.RUNNING and due_at == now
             (later if is_leased else due).append((due_at, id))
         for due_at, id in due:
             row = self._jobs.get(id)
