@@ -101,8 +101,8 @@ def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
         raise BadOption("gather", WHERE_TO)
     if not hasattr(step, "late"):
         is_django = hasattr(step, "module_path")
-        found = "a Django task; only tasks of @app.task can be in a chain" if is_django else f"{step!r:.60}"
-        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {found}")
+        what = "a Django task; only tasks of @app.task can be in a chain" if is_django else f"{step!r:.60}"
+        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {what}")
     spec = step.late() if takes else step.job()
     assert isinstance(spec, JobSpec)
     return spec

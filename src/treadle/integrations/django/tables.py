@@ -78,8 +78,8 @@ def _empty(store: JobStore, connection: Any) -> None:
     else:
         sqlite = connection.vendor == "sqlite"
         schema = "" if sqlite else f"{quote(store.options.schema)}."
-        made = tables(f"treadle.storage.{'sqlite' if sqlite else 'postgres'}")
-        names = [f"{schema}{quote(name)}" for name in made if name != "meta"]
+        own = tables(f"treadle.storage.{'sqlite' if sqlite else 'postgres'}")
+        names = [f"{schema}{quote(name)}" for name in own if name != "meta"]
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
         for name in names:
             cursor.execute(f"DELETE FROM {name}")
