@@ -27,10 +27,13 @@ class StepTry:
 
     def __init__(self, run: StepTaker, call: StepCall) -> None:
         self._run, self.request, self._call = run, call.request, call
+        self._is_over = False
         self._failure: Failure | None = None  # what the function of this run is to raise
 
     async def look(self) -> Pending | None:
-        """See `Wait`."""
+        """See `Wait`. The outcome of the try is kept once: then the entry is that of the next one."""
+        if self._is_over:
+            return None
         run, key, life = self._run, self.request.key, self._run.run.record.reopenings
         entry = run.checkpoints.entries.get(key)
         tries = 0 if entry is None or not isinstance(entry.tries, int) else entry.tries
@@ -56,6 +59,7 @@ class StepTry:
 
     def _keep(self, row: Record, tries: int) -> None:
         run, request = self._run, self.request
+        self._is_over = True
         try:
             entry = None if row.result is None else read_entry(row.result)
         except UNREADABLE as error:

@@ -1,0 +1,47 @@
+"""What the tries of a step with limits share with a step that has none: how often its function runs, and what its errors
+do to the job."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.durable.kit import AGAIN, Ledger, error_of
+from treadle import App, Limit, Retry, State, Worker, current
+from treadle.testing import HandClock, drain
+
+ONCE = Retry(attempts=1)
+
+
+def limited(name: str, function: Any, *args: Any, **options: Any) -> Any:
+    return current().step.options(limits=["api"], **options)(name, function, *args)
+
+
+async def test_the_outcome_of_a_try_is_kept_once(app: App, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that something else keeps in its slot looks at its tries more than once."""
+    monkeypatch.setattr("treadle.durable.parking.LOOK", 0.01)
+    ledger.fail["a"] = 9
+    failed = asyncio.Event()
+
+    async def catches() -> str:
+        try:
+            return await limited("a", ledger.do, "a")
+        except ValueError:
+            failed.set()
+            return "caught"
+
+    @app.task(retry=ONCE)
+    async def t() -> list[Any]:
+        return await asyncio.gather(catches(), failed.wait())
+
+    @app.task(retry=ONCE)
+    async def shields() -> str:
+        return await asyncio.shield(limited("b", ledger.do, "b"))
+
+    jobs = [await t.enqueue(), await shields.enqueue()]
+    async with Worker(app, concurrency=4):
+        assert await jobs[0].result(20) == ["caught", True]
+        assert await jobs[1].result(20) == "b 1"
+    assert ledger.function_done == {"a": 1, "b": 1}
