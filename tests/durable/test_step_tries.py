@@ -45,3 +45,21 @@ async def test_the_outcome_of_a_try_is_kept_once(app: App, ledger: Ledger, monke
         assert await jobs[0].result(20) == ["caught", True]
         assert await jobs[1].result(20) == "b 1"
     assert ledger.function_done == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_handled_error_of_a_try_outlives_a_suspension(app: App, ledger: Ledger, attempts: int) -> None:
+    """Another try suspends the run after the function has handled the error. The next attempt makes another try."""
+    ledger.fail.update(a=9, b=9)
+
+    @app.task(retry=Retry(attempts=2, base=0))
+    async def t() -> int:
+        tries = [limited(name, ledger.do, name) for name in "ab"]
+        errors = await asyncio.gather(*tries, return_exceptions=True)
+        assert current().attempt == attempts
+        return len(errors)
+
+    job = await t.enqueue()
+    await drain(app)
+    assert await job.result(0) == 2
+    assert ledger.function_done == {"a": attempts, "b": attempts}

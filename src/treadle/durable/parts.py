@@ -128,7 +128,7 @@ class Part(Durable):
             return None
         return await super()._look(wait)
 
-    def limits_time(self, key: str) -> bool:
+    def is_own(self, key: str) -> bool:
         """The time limits of the job pass in its own runs only."""
         return not self.steps.is_earlier(key)
 

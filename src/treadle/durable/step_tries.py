@@ -37,6 +37,10 @@ class StepTry:
         run, key, life = self._run, self.request.key, self._run.run.record.reopenings
         entry = run.checkpoints.entries.get(key)
         tries = 0 if entry is None or not isinstance(entry.tries, int) else entry.tries
+        if entry is not None and entry.is_failed_attempt:
+            assert isinstance(entry.failure, Failure)
+            self._failure = entry.failure  # an earlier run of this attempt has raised it, and was suspended
+            return None
         row, id = None, "" if entry is None else entry.child
         if entry is not None and id:
             [row] = await run.backend.get([id])
@@ -76,8 +80,10 @@ class StepTry:
             tried = request.entry_of(failure=failure, tries=entry.tries, until=entry.until)
             run.checkpoints.keep(request, tried)
             return
-        run.checkpoints.keep(request, self._open(tries + 1))
-        self._failure = failure if isinstance(failure, Failure) else None
+        opened = self._open(tries + 1)
+        if isinstance(failure, Failure):
+            opened, self._failure = replace(opened, failure=failure), failure
+        run.checkpoints.keep(request, opened)
 
     def value(self) -> None:
         """Raises the error of a step without `retry`, which is stored if the function catches it."""

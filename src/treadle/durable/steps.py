@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
@@ -221,6 +223,8 @@ class Durable(StepTaker):
         released first: after a crash in between, no job could get them until they expire."""
         self._parking.end(for_good=True)
         self._unawaited.close()
+        if self.run.suspended_as is None and outcome.state is not State.SUCCEEDED:
+            self._forget_failed_attempt()
         counted = outcome.attempt > self.run.record.attempt
         failed = outcome.state is State.FAILED or (counted and outcome.state is not State.SUCCEEDED)
         if self._locks.remaining(failed):
@@ -238,6 +242,14 @@ class Durable(StepTaker):
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
+
+    def _forget_failed_attempt(self) -> None:
+        """The attempt has ended, and the next one makes the next try of its steps with limits."""
+        steps = self.checkpoints
+        for key, entry in steps.entries.items():
+            if entry.is_failed_attempt and self.is_own(key):
+                steps.entries[key] = opened = replace(entry, failure=UNSET)
+                steps.unsaved[key] = msgspec.json.encode(opened).decode()
 
     def with_cleanup(self, outcome: Outcome, has_children: bool = True) -> Outcome:
         """The outcome with the cleanup job, if the job may need it and this run has not stored it. The undos end with
