@@ -63,3 +63,17 @@ async def test_a_handled_error_of_a_try_outlives_a_suspension(app: App, ledger: 
     await drain(app)
     assert await job.result(0) == 2
     assert ledger.function_done == {"a": attempts, "b": attempts}
+
+
+async def test_a_reopened_job_tries_its_step_again(app: App, ledger: Ledger) -> None:
+    ledger.fail["a"] = 2
+
+    @app.task(retry=AGAIN)
+    async def t() -> str:
+        return await limited("a", ledger.do, "a")
+
+    job = await t.options(delay=5).enqueue()
+    await app.jobs.cancel(job)
+    await app.jobs.retry(job)
+    await drain(app)
+    assert await job.result(0) == "a 3"

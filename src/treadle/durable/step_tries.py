@@ -80,7 +80,7 @@ class StepTry:
             tried = request.entry_of(failure=failure, tries=entry.tries, until=entry.until)
             run.checkpoints.keep(request, tried)
             return
-        opened = self._open(tries + 1)
+        opened = self._open(tries + 1, life=run.run.record.reopenings)
         if isinstance(failure, Failure):
             opened, self._failure = replace(opened, failure=failure), failure
         run.checkpoints.keep(request, opened)
