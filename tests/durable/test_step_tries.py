@@ -77,3 +77,20 @@ async def test_a_reopened_job_tries_its_step_again(app: App, ledger: Ledger) -> 
     await app.jobs.retry(job)
     await drain(app)
     assert await job.result(0) == "a 3"
+
+
+async def test_code_without_the_limits_waits_for_a_try_under_way(app: App, ledger: Ledger) -> None:
+    await app.limits.set(Limit("api", slots=0))
+    has_limits = [True]
+
+    @app.task(retry=ONCE)
+    async def t() -> str:
+        return await (limited if has_limits[0] else current().step)("a", ledger.do, "a")
+
+    job = await t.enqueue()
+    await drain(app)
+    has_limits[0] = False
+    await app.limits.set(Limit("api", slots=1))
+    await drain(app)
+    assert await job.result(0) == "a 1"
+    assert ledger.function_done == {"a": 1}
