@@ -94,3 +94,22 @@ async def test_code_without_the_limits_waits_for_a_try_under_way(app: App, ledge
     await drain(app)
     assert await job.result(0) == "a 1"
     assert ledger.function_done == {"a": 1}
+
+
+@pytest.mark.parametrize("retry", [None, AGAIN])
+async def test_a_value_that_cannot_be_stored_is_final(app: App, ledger: Ledger, retry: Retry | None) -> None:
+    async def bad() -> object:
+        ledger.plain("bad")
+        return object()
+
+    @app.task(retry=AGAIN)
+    async def t() -> None:
+        try:
+            await limited("a", bad, retry=retry)
+        except Exception as error:
+            raise RuntimeError("wrapped") from error
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "wrapped" in await error_of(app, job)
+    assert ledger.function_done == {"bad": 1}

@@ -74,6 +74,10 @@ class StepTry:
         failure = None if entry is None else entry.failure
         if row.state is not State.SUCCEEDED:
             failure = failure_of(request.key, error_of_row(row))[0]
+        elif entry is not None and isinstance(failure, Failure) and UNSET is failure.round is entry.tries:
+            # Its value cannot be stored, which no further try would change.
+            run.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+            return
         if isinstance(failure, Failure):
             failure = replace(failure, round=run.checkpoints.round)
         if entry is not None and isinstance(failure, Failure) and entry.tries is not UNSET:
