@@ -10,7 +10,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
 from treadle import App, Limit, Retry, State, Worker, current
-from treadle.testing import HandClock, drain
+from treadle.testing import drain
 
 ONCE = Retry(attempts=1)
 
@@ -113,3 +113,21 @@ async def test_a_value_that_cannot_be_stored_is_final(app: App, ledger: Ledger, 
     await drain(app)
     assert "wrapped" in await error_of(app, job)
     assert ledger.function_done == {"bad": 1}
+
+
+async def test_a_try_that_was_cut_off_is_made_again(app: App, ledger: Ledger) -> None:
+    ledger.fail["a"] = 1
+    await app.limits.set(Limit("slow", slots=0))
+
+    @app.task(retry=Retry(attempts=2, base=0))
+    async def t() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            a = group.create_task(limited("a", ledger.do, "a"))
+            b = group.create_task(current().step.options(limits=["slow"])("b", ledger.do, "b"))
+        return [a.result(), b.result()]
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.limits.set(Limit("slow", slots=1))
+    await drain(app)
+    assert await job.result(0) == ["a 2", "b 1"]

@@ -36,22 +36,23 @@ class StepTry:
             return None
         run, key, life = self._run, self.request.key, self._run.run.record.reopenings
         entry = run.checkpoints.entries.get(key)
-        tries = 0 if entry is None or not isinstance(entry.tries, int) else entry.tries
+        tries = _tries(entry)
         if entry is not None and entry.is_failed_attempt:
             assert isinstance(entry.failure, Failure)
             self._failure = entry.failure  # an earlier run of this attempt has raised it, and was suspended
             return None
         row, id = None, "" if entry is None else entry.child
-        if entry is not None and id:
+        due = child_id(run.run.record.id, run.round.number, key, life, tries)
+        if id:
             [row] = await run.backend.get([id])
-            if entry.life != life and (row is None or (row.state.final and row.state is not State.SUCCEEDED)):
-                row, id = None, ""  # it ended with this job, which was reopened since
+            if id != due and (row is None or (row.state.final and row.state is not State.SUCCEEDED)):
+                row, id = None, ""  # the function has cut it off, or it ended with this job, which was reopened since
         if row is not None and row.state.final:
             self._keep(row, tries)
             return None
         if row is not None:
             return Pending((id,))
-        id = id or child_id(run.run.record.id, run.round.number, key, life, tries)
+        id = id or due
         if entry is None or entry.child != id:
             run.checkpoints.keep(self.request, self._open(tries, id, life))
         new = step_job(run.run.record.job, id, key, self.request.branch.outer, self._call.options.limits)
@@ -102,9 +103,15 @@ class StepTry:
 
     async def drop(self) -> None:
         """The function has cut it off."""
-        entry = self._run.checkpoints.entries.get(self.request.key)
+        run, entry = self._run, self._run.checkpoints.entries.get(self.request.key)
         if entry is not None and entry.child:
-            await self._run.backend.cancel(self._run.run.record, [entry.child])
+            await run.backend.cancel(run.run.record, [entry.child])
+            # The next attempt makes another try. The cleanup of the job finds this one, as it may still run.
+            run.checkpoints.keep(self.request, replace(entry, tries=_tries(entry) + 1))
+
+
+def _tries(entry: Checkpoint | None) -> int:
+    return entry.tries if entry is not None and isinstance(entry.tries, int) else 0
 
 
 def child_of(row: Record, key: str) -> str | None:
