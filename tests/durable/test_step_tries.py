@@ -131,3 +131,19 @@ async def test_a_try_that_was_cut_off_is_made_again(app: App, ledger: Ledger) ->
     await app.limits.set(Limit("slow", slots=1))
     await drain(app)
     assert await job.result(0) == ["a 2", "b 1"]
+
+
+async def test_a_try_runs_in_the_slot_that_its_job_keeps(app: App, ledger: Ledger) -> None:
+    await app.limits.set(Limit("account", slots=1, hold="ended"))
+
+    @app.task(limits=["account:a"])
+    async def t() -> str:
+        return await limited("a", ledger.do, "a")
+
+    jobs = [await t.enqueue() for _ in range(2)]
+    await drain(app)
+    assert sorted([await job.result(0) for job in jobs]) == ["a 1", "a 2"]
+    await app.limits.set(Limit(f"queue:{t.queue}", slots=2, hold="ended"))
+    job = await t.enqueue()
+    await drain(app)
+    assert "keeps its slot of the limit 'queue:default'" in await error_of(app, job)

@@ -52,10 +52,16 @@ class StepTry:
             return None
         if row is not None:
             return Pending((id,))
-        id = id or due
+        id, job = id or due, run.run.record.job
+        kept = await run.backend.kept_limits(job)
+        if (queue := f"queue:{job.queue}") in kept:
+            why = f"each job keeps its slot of the limit {queue!r} until it has ended, and a try of this step needs one"
+            raise BadStep(key, why)
         if entry is None or entry.child != id:
             run.checkpoints.keep(self.request, self._open(tries, id, life))
-        new = step_job(run.run.record.job, id, key, self.request.branch.outer, self._call.options.limits)
+        limits = {**dict(job.limits), **dict(self._call.options.limits)}
+        free = tuple([(name, cost) for name, cost in limits.items() if name not in kept])
+        new = step_job(job, id, key, self.request.branch.outer, free)
         return Pending((id,), (new,))
 
     def _open(self, tries: int, id: str = "", life: int = 0) -> Checkpoint:

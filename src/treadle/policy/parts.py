@@ -61,12 +61,11 @@ def part_of(job: NewJob, id: str, cleans: bool = False, takes: str = "") -> NewJ
 
 
 def step_job(job: NewJob, id: str, key: str, outer: Sequence[str], limits: Limits) -> NewJob:
-    """The job that makes one try of a step: also under the limits of the step. `outer`: the steps inside of which it is
-    taken. Its row is kept for at least a day, as its parent must find it."""
+    """The job that makes one try of a step, under these limits. `outer`: the steps inside of which it is taken. Its row
+    is kept for at least a day, as its parent must find it."""
     own = part_of(job, id, takes=key)
-    every = tuple({**dict(job.limits), **dict(limits)}.items())
     payload, keep = msgspec.json.encode(outer).decode(), defaults.KEEP
-    return replace(own, payload=payload, limits=every, keep=max(job.keep, keep), keep_failed=max(job.keep_failed, keep))
+    return replace(own, payload=payload, limits=limits, keep=max(job.keep, keep), keep_failed=max(job.keep_failed, keep))
 
 
 def outer_of(job: NewJob) -> frozenset[str]:

@@ -26,6 +26,8 @@ from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
 from treadle.storage import whole
+from treadle.storage.admission import keeps_slots
+from treadle.storage.row_rules import costs
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.workflow import cancel_subtree, decoded, specs_of
@@ -158,6 +160,12 @@ class WorkerDurableBackend:
         how = "has ended before it" if record.state.final else "waits for it no longer"
         error = f"job {record.job.id} {how}"
         await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
+
+    async def kept_limits(self, job: NewJob) -> frozenset[str]:
+        """The limits of which this job keeps the slot until it has ended."""
+        uses = await self._repeat(lambda: self._storage.limits(use=False))
+        rules = {use.rule.name: use.rule for use in uses}
+        return frozenset([key for key, _ in costs(job) if keeps_slots(rules, key)])
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         return await self._repeat(lambda: self._storage.settle(outcomes))
