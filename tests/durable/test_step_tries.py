@@ -10,7 +10,7 @@ import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
 from treadle import App, Limit, Retry, State, Worker, current
-from treadle.testing import drain
+from treadle.testing import HandClock, drain
 
 ONCE = Retry(attempts=1)
 
@@ -147,3 +147,35 @@ async def test_a_try_runs_in_the_slot_that_its_job_keeps(app: App, ledger: Ledge
     job = await t.enqueue()
     await drain(app)
     assert "keeps its slot of the limit 'queue:default'" in await error_of(app, job)
+
+
+async def cancels_itself() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def exits() -> None:
+    raise SystemExit(3)
+
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("how", [cancels_itself, exits, hangs])
+async def test_a_job_decides_how_often_its_step_is_tried(app: App, clock: HandClock, ledger: Ledger, how: Any) -> None:
+    async def counted() -> None:
+        ledger.plain("a")
+        await how()
+
+    @app.task(retry=ONCE, timeout=0.05)
+    async def t() -> None:
+        await limited("a", counted)
+
+    job = await t.enqueue()
+    await drain(app)
+    clock.advance(10_000)
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.FAILED
+    assert ledger.function_done == {"a": 1}

@@ -17,6 +17,7 @@ from treadle.core.model import Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, DurableBackend, DurableRun, Suspend
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
+from treadle.durable.failures import Failure
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import locks_of
 from treadle.durable.steps import Durable
@@ -166,6 +167,12 @@ class Part(Durable):
     def _is_elsewhere(self, call: StepCall) -> bool:
         only = self.steps.only
         return super()._is_elsewhere(call) and (only is None or call.request.key not in only.outer)
+
+    def failed_with(self, request: StepRequest, failure: Failure) -> Exception:
+        if self.makes(request.key):
+            self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+            self.leave_tried()
+        return super().failed_with(request, failure)
 
     def leave_tried(self) -> NoReturn:
         """The try has been made, and its entry is the result of this job."""

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import NewJob
-from treadle.policy.retry import DEFAULT, read_policy
+from treadle.policy.retry import DEFAULT, Retry, read_policy
 
+ONCE: Final = Retry(attempts=1)  # of a try: its step or its job decides whether there is another one
 Limits = tuple[tuple[str, int], ...]
 _read_outer: Final = msgspec.json.Decoder(frozenset[str]).decode
 
@@ -34,7 +35,7 @@ def step_of(job: NewJob) -> str:
 
 def part_of(job: NewJob, id: str, cleans: bool = False, takes: str = "") -> NewJob:
     """A part of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
-    policy = replace(read_policy(job.retry), retry=DEFAULT, marks=False, cleans=cleans, takes=takes)
+    policy = replace(read_policy(job.retry), retry=ONCE if takes else DEFAULT, marks=False, cleans=cleans, takes=takes)
     return replace(
         job,
         id=id,
