@@ -4,13 +4,15 @@ do to the job."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN, Ledger, error_of
 from treadle import App, Limit, Retry, State, Worker, current
-from treadle.testing import HandClock, drain
+from treadle.core.model import Claim
+from treadle.testing import Endless, HandClock, drain
 
 ONCE = Retry(attempts=1)
 
@@ -179,3 +181,30 @@ async def test_a_job_decides_how_often_its_step_is_tried(app: App, clock: HandCl
     await drain(app)
     assert (await app.jobs.get(job)).state is State.FAILED
     assert ledger.function_done == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["task", "thread", "gather"])
+async def test_a_step_is_not_tried_again_after_max_lost_workers(
+    app: App, clock: HandClock, ledger: Ledger, kind: str
+) -> None:
+    @app.task(name="task", max_lost=1, retry=AGAIN)
+    async def task() -> None:
+        await limited("a", ledger.do, "a")
+
+    @app.task(name="thread", max_lost=1, retry=AGAIN)
+    def thread() -> None:
+        current().sync.step.options(limits=["api"])("a", ledger.plain, "a")
+
+    @app.task(name="gather", max_lost=1, retry=AGAIN)
+    async def gather() -> None:
+        await asyncio.gather(limited("a", ledger.do, "a"), current().sleep(1e6), return_exceptions=True)
+
+    job = await {"task": task, "thread": thread, "gather": gather}[kind].enqueue()
+    with suppress(Endless):
+        await drain(app, limit=1)
+    await (await app._core.open()).claim(Claim(worker="gone#1", lease=30.0))
+    clock.advance(1000)
+    await drain(app)
+    row = await app.jobs.get(job)
+    assert (row.state, row.reason) == (State.FAILED, "lost")
+    assert not ledger.function_done

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from treadle.core.errors import BadStep, StepMismatch
 from treadle.core.model import Outcome, State
 from treadle.durable import time_limits
-from treadle.durable.backend import EARLY, DurableBackend, DurableRun, Suspend
+from treadle.durable.backend import EARLY, DurableBackend, DurableRun
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
 from treadle.durable.failures import Failure
 from treadle.durable.pending import Pending
@@ -178,8 +178,7 @@ class Part(Durable):
         """The try has been made, and its entry is the result of this job."""
         assert self.steps.only is not None
         self.is_tried = True
-        self._parking.suspend(judge.succeeded(self.run.record, self.checkpoints.unsaved[self.steps.only.key]))
-        raise Suspend
+        self.end_with(judge.succeeded(self.run.record, self.checkpoints.unsaved[self.steps.only.key]))
 
     async def concluded(self, outcome: Outcome) -> Outcome:
         if self.steps.only is not None and outcome.state is State.SUCCEEDED:

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import UNSET
 
@@ -150,6 +150,10 @@ class StepTaker(StepErrors):
         if self.makes(request.key):
             self.leave_tried()
         await self.backend.save(self.run)
+
+    def end_with(self, outcome: Outcome) -> NoReturn:
+        """End the run with this outcome, whichever task of the function calls this."""
+        raise NotImplementedError
 
     def leave_tried(self) -> None:
         """Called when this run has made the try that it was for. Raises Suspend."""

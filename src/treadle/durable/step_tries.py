@@ -10,13 +10,14 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.core.errors import UNREADABLE, BadStep
-from treadle.core.model import Record, State
+from treadle.core.model import LOST, Record, State
 from treadle.durable.checkpoints import CALL, Checkpoint, read_entry
 from treadle.durable.children import child_id, error_of_row
 from treadle.durable.failures import Failure, failure_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.tries import StepCall
+from treadle.policy import judge
 from treadle.policy.parts import step_job
 
 
@@ -71,6 +72,8 @@ class StepTry:
     def _keep(self, row: Record, tries: int) -> None:
         run, request = self._run, self.request
         self._is_over = True
+        if row.state is State.FAILED and row.reason == LOST:  # it must not be made again, and neither must the job
+            run.end_with(judge.ended(run.run.record, LOST, row.error or ""))
         try:
             entry = None if row.result is None else read_entry(row.result)
         except UNREADABLE as error:

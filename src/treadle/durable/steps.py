@@ -20,7 +20,7 @@ from treadle.concurrency.uncut import shielded
 from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooLarge
 from treadle.core.model import KEPT_FROM, OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
-from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
+from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun, Suspend
 from treadle.durable.children import cancel_all, open_children, read
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
@@ -113,6 +113,10 @@ class Durable(StepTaker):
                 await wait.drop()
             raise
         await self._value_of(wait)
+
+    def end_with(self, outcome: Outcome) -> NoReturn:
+        self._parking.suspend(outcome)
+        raise Suspend
 
     @property
     def is_ending(self) -> bool:
