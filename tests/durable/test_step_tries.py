@@ -4,15 +4,13 @@ do to the job."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.durable.kit import AGAIN, Ledger, error_of
+from tests.durable.kit import AGAIN, Ledger, claimed_by_another, error_of
 from treadle import App, Limit, Retry, State, Worker, current
-from treadle.core.model import Claim
-from treadle.testing import Endless, HandClock, drain
+from treadle.testing import HandClock, drain
 
 ONCE = Retry(attempts=1)
 
@@ -197,14 +195,31 @@ async def test_a_step_is_not_tried_again_after_max_lost_workers(
 
     @app.task(name="gather", max_lost=1, retry=AGAIN)
     async def gather() -> None:
-        await asyncio.gather(limited("a", ledger.do, "a"), current().sleep(1e6), return_exceptions=True)
+        await asyncio.gather(limited("a", ledger.do, "a"), current().step("b", ledger.do, "b"), return_exceptions=True)
 
     job = await {"task": task, "thread": thread, "gather": gather}[kind].enqueue()
-    with suppress(Endless):
-        await drain(app, limit=1)
-    await (await app._core.open()).claim(Claim(worker="gone#1", lease=30.0))
+    await claimed_by_another(app, job)
     clock.advance(1000)
     await drain(app)
     row = await app.jobs.get(job)
     assert (row.state, row.reason) == (State.FAILED, "lost")
+    assert ledger.function_done["a"] == 0
+
+
+async def test_the_cleanup_of_a_job_that_is_cancelled_alone_waits_for_its_try(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        current().on_undo(ledger.do, "undo")
+        await limited("a", ledger.do, "a")
+
+    job = await t.enqueue()
+    claimed = await claimed_by_another(app, job)
+    await app.jobs.cancel(job, tree=False)
+    await drain(app)
     assert not ledger.function_done
+    assert (await app.jobs.get(claimed.id)).state is State.CANCELLED
+    clock.advance(61)
+    await drain(app)
+    assert ledger.function_done == {"undo": 1}
