@@ -4,6 +4,7 @@ do to the job."""
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -223,3 +224,21 @@ async def test_the_cleanup_of_a_job_that_is_cancelled_alone_waits_for_its_try(
     clock.advance(61)
     await drain(app)
     assert ledger.function_done == {"undo": 1}
+
+
+async def test_children_of_a_step_have_the_deadline_of_its_job(app: App, clock: HandClock) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    async def calls() -> None:
+        await current().call(child.job())
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        await limited("a", calls)
+
+    job = await t.options(deadline=datetime.fromtimestamp(clock.moment + 100, UTC)).enqueue()
+    await drain(app)
+    assert (await app.jobs.get(job)).state is State.SUCCEEDED
+    [row] = [row for row in (await app.jobs.list()).records if row.job.task == child.name]
+    assert row.deadline_at == pytest.approx(clock.moment + 100)

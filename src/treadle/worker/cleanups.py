@@ -120,6 +120,7 @@ class Cleanups:
         if rows[-1] is not own and cleanups.is_cleanup(rows[-1].job):
             run.durable = Cleanup(run, self._durable, codec, job, only)
         else:
+            run.record = replace(run.record, deadline_at=job.deadline_at)  # of the children of the step
             steps = PartSteps(run, self._durable, only.recorded, only)
             run.durable = Part(run, self._durable, codec, job.id, steps)
         # `current().version` is that of the job: with a higher one, the next run of the job would be refused.
