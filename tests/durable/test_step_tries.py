@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,3 +243,23 @@ async def test_children_of_a_step_have_the_deadline_of_its_job(app: App, clock: 
     assert (await app.jobs.get(job)).state is State.SUCCEEDED
     [row] = [row for row in (await app.jobs.list()).records if row.job.task == child.name]
     assert row.deadline_at == pytest.approx(clock.moment + 100)
+
+
+async def test_values_that_a_step_publishes_are_those_of_its_job(tmp_path: Path, app: App) -> None:
+    large = "x" * 3_000
+
+    async def publishes() -> None:
+        await current().publish("small", 7)
+        await current().publish("large", large)
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        await limited("a", publishes)
+
+    job = await t.enqueue()
+    await drain(app)
+    assert (await app.jobs.history(job)).values == {"small": 7, "large": large}
+    async with App("memory://", blobs=str(tmp_path), offload=1_024) as other:
+        job = await other.task(t.function).enqueue()
+        await drain(other)
+        assert (await other.jobs.history(job)).values == {"small": 7, "large": large}

@@ -14,6 +14,7 @@ from treadle.core.model import LOST, Record, State
 from treadle.durable.checkpoints import CALL, Checkpoint, read_entry
 from treadle.durable.children import child_id, error_of_row
 from treadle.durable.failures import Failure, failure_of
+from treadle.durable.mailbox import publish_all_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.tries import StepCall
@@ -72,6 +73,7 @@ class StepTry:
     def _keep(self, row: Record, tries: int) -> None:
         run, request = self._run, self.request
         self._is_over = True
+        publish_all_of(run, row)
         if row.state is State.FAILED and row.reason == LOST:  # it must not be made again, and neither must the job
             run.end_with(judge.ended(run.run.record, LOST, row.error or ""))
         try:

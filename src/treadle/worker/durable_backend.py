@@ -22,10 +22,11 @@ from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides, prepared
 from treadle.policy import guilt
+from treadle.policy.parts import is_part
 from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
-from treadle.storage import whole
+from treadle.storage import whole, whole_row
 from treadle.storage.admission import keeps_slots
 from treadle.storage.row_rules import costs
 from treadle.worker.parts import WorkerParts
@@ -128,9 +129,14 @@ class WorkerDurableBackend:
 
     async def _get(self, ids: list[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
-            return await whole(self._storage, await self._storage.get(ids), "payload", "result")
+            rows = await whole(self._storage, await self._storage.get(ids), "payload", "result")
+            return [row if row is None else await self._with_published(row) for row in rows]
 
         return await self._repeat(read)
+
+    async def _with_published(self, row: Record) -> Record:
+        """With its large checkpoints, if it makes a try of a step: its job reads what that has published."""
+        return await whole_row(self._storage, row) if row.checkpoints and is_part(row.job) else row
 
     async def store(self, job: NewJob) -> Record:
         [row] = await self.store_all([job])
