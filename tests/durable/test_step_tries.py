@@ -263,3 +263,22 @@ async def test_values_that_a_step_publishes_are_those_of_its_job(tmp_path: Path,
         job = await other.task(t.function).enqueue()
         await drain(other)
         assert (await other.jobs.history(job)).values == {"small": 7, "large": large}
+
+
+async def test_a_lock_of_a_step_is_one_of_its_job(app: App, ledger: Ledger) -> None:
+    ledger.fail["a"] = 1
+
+    async def first() -> bool:
+        async with current().once("k") as is_first:
+            ledger.plain("a")
+            return is_first
+
+    @app.task(retry=AGAIN)
+    async def t() -> list[bool]:
+        inside = await limited("a", first)
+        async with current().once("k") as is_first:
+            return [inside, is_first]
+
+    job = await t.enqueue()
+    await drain(app)
+    assert await job.result(0) == [True, True]

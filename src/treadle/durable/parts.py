@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import BadStep, StepMismatch
 from treadle.core.model import Outcome, State
@@ -19,7 +20,7 @@ from treadle.durable.backend import EARLY, DurableBackend, DurableRun
 from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
 from treadle.durable.failures import Failure
 from treadle.durable.pending import Pending
-from treadle.durable.run_locks import locks_of
+from treadle.durable.run_locks import RunLocks, locks_of
 from treadle.durable.steps import Durable
 from treadle.durable.tries import StepCall
 from treadle.durable.waits import Wait
@@ -116,6 +117,8 @@ class Part(Durable):
         super().__init__(run, backend, codec)
         self._job, self.is_tried = job, False
         self.checkpoints = self.steps = steps
+        of_job = replace(run.record, job=replace(run.record.job, id=job))  # whose locks it gets
+        self._locks = RunLocks(of_job, backend, self.moment, steps.note, lambda: backend.save(run))
         self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 
     async def reached(self, request: StepRequest, kind: str = STEP) -> None:
