@@ -1,5 +1,4 @@
-"""What the tries of a step with limits share with a step that has none: how often its function runs, and what its errors
-do to the job."""
+"""A step with limits and one that has none: how often the function runs, and which job its effects belong to."""
 
 from __future__ import annotations
 

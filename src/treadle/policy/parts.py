@@ -65,8 +65,8 @@ def step_job(job: NewJob, id: str, key: str, outer: Sequence[str], limits: Limit
     """The job that makes one try of a step, under these limits. `outer`: the steps inside of which it is taken. Its row
     is kept for at least a day, as its parent must find it."""
     own = part_of(job, id, takes=key)
-    payload, keep = msgspec.json.encode(outer).decode(), defaults.KEEP
-    return replace(own, payload=payload, limits=limits, keep=max(job.keep, keep), keep_failed=max(job.keep_failed, keep))
+    payload, day = msgspec.json.encode(outer).decode(), defaults.KEEP
+    return replace(own, payload=payload, limits=limits, keep=max(job.keep, day), keep_failed=max(job.keep_failed, day))
 
 
 def outer_of(job: NewJob) -> frozenset[str]:

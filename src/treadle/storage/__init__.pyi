@@ -2,6 +2,7 @@
 
 from treadle.storage.admission import Usage as Usage
 from treadle.storage.admission import capacity as capacity
+from treadle.storage.admission import keeps_slots as keeps_slots
 from treadle.storage.admission import rule_for as rule_for
 from treadle.storage.admission import slots_fit as slots_fit
 from treadle.storage.bounds import Bounds as Bounds

@@ -26,8 +26,7 @@ from treadle.policy.parts import is_part
 from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
-from treadle.storage import whole, whole_row
-from treadle.storage.admission import keeps_slots
+from treadle.storage import keeps_slots, whole, whole_row
 from treadle.storage.row_rules import costs
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
