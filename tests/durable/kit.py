@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from treadle import App, Retry, State
+from treadle.core.model import Claim, Record
+from treadle.testing import Endless, drain
 
 AGAIN = Retry(attempts=5, base=0)
 
@@ -34,6 +37,15 @@ async def error_of(app: App, job: Any) -> str:
     row = await app.jobs.get(job)
     assert row.state is State.FAILED, row
     return row.error or ""
+
+
+async def claimed_by_another(app: App, job: Any) -> Record:
+    """Run the job up to its step with limits, whose try another worker claims."""
+    with suppress(Endless):
+        await drain(app, limit=1)
+    [row] = (await (await app._core.open()).claim(Claim(worker="gone#1", lease=30.0))).records
+    assert (await app.jobs.get(job)).after == (row.id,)
+    return row
 
 
 @dataclass

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.durable.kit import AGAIN, Ledger, error_of
+from tests.durable.kit import AGAIN, Ledger, claimed_by_another, error_of
 from treadle import (
     Abort,
     App,
@@ -27,8 +26,7 @@ from treadle import (
     current,
 )
 from treadle.admin.histories import histories
-from treadle.core.model import Claim, Record
-from treadle.testing import Endless, HandClock, drain, replay
+from treadle.testing import HandClock, drain, replay
 from treadle_testkit.shows import shows
 
 ONCE = Retry(attempts=1)
@@ -465,15 +463,6 @@ async def test_acts_on_the_job_of_a_step_are_refused(app: App, ledger: Ledger) -
     await app.jobs.cancel(step_id)
     await drain(app)
     assert "JobCancelled" in await error_of(app, job)
-
-
-async def claimed_by_another(app: App, job: Any) -> Record:
-    """Run the job up to its step with limits, whose try another worker claims."""
-    with suppress(Endless):
-        await drain(app, limit=1)
-    [row] = (await (await app._core.open()).claim(Claim(worker="gone#1", lease=30.0))).records
-    assert (await app.jobs.get(job)).after == (row.id,)
-    return row
 
 
 async def test_a_lost_worker_frees_the_limit_of_a_step(app: App, clock: HandClock, ledger: Ledger) -> None:

@@ -89,6 +89,11 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
         """Whether the step waits for its next try."""
         return isinstance(self.tries, int) and isinstance(self.until, float)
 
+    @property
+    def is_failed_attempt(self) -> bool:
+        """Whether a try of a step with limits has failed, and with it this attempt: the next one makes another try."""
+        return self.is_tried and self.until == 0.0 and self.failure is not UNSET
+
 
 read_entry = msgspec.json.Decoder(Checkpoint).decode
 _read_many = msgspec.json.Decoder(list[Checkpoint]).decode

@@ -358,12 +358,23 @@ def publish_here(run: StepTaker, name: str, value: object) -> None:
 def _note(run: StepTaker, request: StepRequest, name: str, value: object) -> None:
     if request.entry is None:
         text = _storable(f"the published value {name!r}", value, defaults.MAX_PUBLISHED_SIZE)
-        if run.mailboxes.publish(name) > (most := defaults.MAX_PUBLISHED):
-            raise BadStep(name, f"a job publishes under at most {most} names; use one name with a larger value")
+        _published(run, name, text)
         run.checkpoints.keep(request, Checkpoint(request.after))
-        run.checkpoints.note((PUBLISHED + name, text))
         run.checkpoints.caught.add(request.key)
     run.checkpoints.end(request)
+
+
+def publish_all_of(run: StepTaker, row: Record) -> None:
+    """Publish what this row has published, which has made a try of a step."""
+    for key, text in row.checkpoints:
+        if key.startswith(PUBLISHED):
+            _published(run, key.removeprefix(PUBLISHED), text)
+
+
+def _published(run: StepTaker, name: str, text: str) -> None:
+    if run.mailboxes.publish(name) > (most := defaults.MAX_PUBLISHED):
+        raise BadStep(name, f"a job publishes under at most {most} names; use one name with a larger value")
+    run.checkpoints.note((PUBLISHED + name, text))
 
 
 def _storable(what: str, value: object, most: int) -> str:

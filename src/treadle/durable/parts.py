@@ -11,14 +11,16 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from treadle.core.errors import BadStep, StepMismatch
 from treadle.core.model import Outcome, State
 from treadle.durable import time_limits
-from treadle.durable.backend import EARLY, DurableBackend, DurableRun, Suspend
+from treadle.durable.backend import EARLY, DurableBackend, DurableRun
 from treadle.durable.checkpoints import AT_ONCE, MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
+from treadle.durable.failures import Failure
 from treadle.durable.pending import Pending
-from treadle.durable.run_locks import locks_of
+from treadle.durable.run_locks import RunLocks, locks_of
 from treadle.durable.steps import Durable
 from treadle.durable.tries import StepCall
 from treadle.durable.waits import Wait
@@ -117,6 +119,8 @@ class Part(Durable):
         super().__init__(run, backend, codec)
         self._job, self.is_tried = job, False
         self.checkpoints = self.steps = steps
+        of_job = replace(run.record, job=replace(run.record.job, id=job))  # whose locks it gets
+        self._locks = RunLocks(of_job, backend, self.moment, steps.note, lambda: backend.save(run))
         self._kept = {lock.key for lock in locks_of(run.record.checkpoints)}
 
     async def reached(self, request: StepRequest, kind: str = STEP) -> None:
@@ -130,7 +134,7 @@ class Part(Durable):
             return None
         return await super()._look(wait)
 
-    def limits_time(self, key: str) -> bool:
+    def is_own(self, key: str) -> bool:
         """The time limits of the job pass in its own runs only."""
         return not self.steps.is_earlier(key)
 
@@ -169,12 +173,17 @@ class Part(Durable):
         only = self.steps.only
         return super()._is_elsewhere(call) and (only is None or call.request.key not in only.outer)
 
+    def failed_with(self, request: StepRequest, failure: Failure) -> Exception:
+        if self.makes(request.key):
+            self.checkpoints.keep(request, request.entry_of(failure=failure), is_last=True)
+            self.leave_tried()
+        return super().failed_with(request, failure)
+
     def leave_tried(self) -> NoReturn:
         """The try has been made, and its entry is the result of this job."""
         assert self.steps.only is not None
         self.is_tried = True
-        self._parking.suspend(judge.succeeded(self.run.record, self.checkpoints.unsaved[self.steps.only.key]))
-        raise Suspend
+        self.end_with(judge.succeeded(self.run.record, self.checkpoints.unsaved[self.steps.only.key]))
 
     async def concluded(self, outcome: Outcome) -> Outcome:
         if self.steps.only is not None and outcome.state is State.SUCCEEDED:

@@ -51,8 +51,8 @@ class DurableState:
     async def reached(self, request: StepRequest, kind: str = STEP) -> None:
         """As `Checkpoints.reach`, in a coroutine."""
 
-    def limits_time(self, key: str) -> bool:
-        """Whether the time limit of this key passes in this run."""
+    def is_own(self, key: str) -> bool:
+        """Whether an entry of this key is one of this row, in which time limits pass and errors are forgotten."""
         return True
 
     def refuse_message(self) -> None:

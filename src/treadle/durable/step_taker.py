@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import UNSET
 
@@ -131,7 +131,10 @@ class StepTaker(StepErrors):
 
     def _is_elsewhere(self, call: StepCall) -> bool:
         """Whether a job of its own makes the tries of this step."""
-        return bool(call.options.limits) and not self.makes(call.request.key)
+        entry = self.checkpoints.entries.get(call.request.key)
+        # A try may be under way although the step has no limits any more.
+        is_begun = entry is not None and entry.is_tried and bool(entry.child)
+        return (bool(call.options.limits) or is_begun) and not self.makes(call.request.key)
 
     def _ends_in_time(self, request: StepRequest) -> bool:
         """Whether a time limit may have passed before this step. While a job makes its try, that is a wait."""
@@ -147,6 +150,10 @@ class StepTaker(StepErrors):
         if self.makes(request.key):
             self.leave_tried()
         await self.backend.save(self.run)
+
+    def end_with(self, outcome: Outcome) -> NoReturn:
+        """End the run with this outcome, whichever task of the function calls this."""
+        raise NotImplementedError
 
     def leave_tried(self) -> None:
         """Called when this run has made the try that it was for. Raises Suspend."""

@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from treadle.concurrency.uncut import shielded
 from treadle.core.errors import BadStep, ForeignRow, KeyHeld, StorageError, TooLarge
 from treadle.core.model import KEPT_FROM, OURS, ROUND, Outcome, State
 from treadle.durable import time_limits
-from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun
+from treadle.durable.backend import IN_BATCH, DurableBackend, DurableRun, Suspend
 from treadle.durable.children import cancel_all, open_children, read
 from treadle.durable.mailbox import end_signals
 from treadle.durable.parking import Parking
@@ -111,6 +113,10 @@ class Durable(StepTaker):
                 await wait.drop()
             raise
         await self._value_of(wait)
+
+    def end_with(self, outcome: Outcome) -> NoReturn:
+        self._parking.suspend(outcome)
+        raise Suspend
 
     @property
     def is_ending(self) -> bool:
@@ -221,6 +227,8 @@ class Durable(StepTaker):
         released first: after a crash in between, no job could get them until they expire."""
         self._parking.end(for_good=True)
         self._unawaited.close()
+        if self.run.suspended_as is None and outcome.state is not State.SUCCEEDED:
+            self._forget_failed_attempt()
         counted = outcome.attempt > self.run.record.attempt
         failed = outcome.state is State.FAILED or (counted and outcome.state is not State.SUCCEEDED)
         if self._locks.remaining(failed):
@@ -238,6 +246,14 @@ class Durable(StepTaker):
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
             pairs = tuple([pair for pair in pairs if pair[0].startswith(OURS)])  # the steps end with their round
         return replace(outcome, checkpoints=(*outcome.checkpoints, *pairs)) if pairs else outcome
+
+    def _forget_failed_attempt(self) -> None:
+        """The attempt has ended, and the next one makes the next try of its steps with limits."""
+        steps = self.checkpoints
+        for key, entry in steps.entries.items():
+            if entry.is_failed_attempt and self.is_own(key):
+                steps.entries[key] = opened = replace(entry, failure=UNSET)
+                steps.unsaved[key] = msgspec.json.encode(opened).decode()
 
     def with_cleanup(self, outcome: Outcome, has_children: bool = True) -> Outcome:
         """The outcome with the cleanup job, if the job may need it and this run has not stored it. The undos end with

@@ -54,7 +54,7 @@ class TimeLimit:
 
     def _enter(self) -> None:
         run, request, entry = self._run, self._request, self._request.entry
-        limits = run.limits_time(request.key)
+        limits = run.is_own(request.key)
         if limits and (entry is None or not isinstance(entry.until, float)):
             entry = Checkpoint(request.after, until=run.latest_moment() + self._length, life=run.checkpoints.round)
             run.checkpoints.keep(request, entry)

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import NewJob
-from treadle.policy.retry import DEFAULT, read_policy
+from treadle.policy.retry import DEFAULT, Retry, read_policy
 
+ONCE: Final = Retry(attempts=1)  # of a try: its step or its job decides whether there is another one
 Limits = tuple[tuple[str, int], ...]
 _read_outer: Final = msgspec.json.Decoder(frozenset[str]).decode
 
@@ -34,7 +35,7 @@ def step_of(job: NewJob) -> str:
 
 def part_of(job: NewJob, id: str, cleans: bool = False, takes: str = "") -> NewJob:
     """A part of this job. It has the job's limits, lane and labels, and a retry policy of its own."""
-    policy = replace(read_policy(job.retry), retry=DEFAULT, marks=False, cleans=cleans, takes=takes)
+    policy = replace(read_policy(job.retry), retry=ONCE if takes else DEFAULT, marks=False, cleans=cleans, takes=takes)
     return replace(
         job,
         id=id,
@@ -61,12 +62,11 @@ def part_of(job: NewJob, id: str, cleans: bool = False, takes: str = "") -> NewJ
 
 
 def step_job(job: NewJob, id: str, key: str, outer: Sequence[str], limits: Limits) -> NewJob:
-    """The job that makes one try of a step: also under the limits of the step. `outer`: the steps inside of which it is
-    taken. Its row is kept for at least a day, as its parent must find it."""
+    """The job that makes one try of a step, under these limits. `outer`: the steps inside of which it is taken. Its row
+    is kept for at least a day, as its parent must find it."""
     own = part_of(job, id, takes=key)
-    every = tuple({**dict(job.limits), **dict(limits)}.items())
-    payload, keep = msgspec.json.encode(outer).decode(), defaults.KEEP
-    return replace(own, payload=payload, limits=every, keep=max(job.keep, keep), keep_failed=max(job.keep_failed, keep))
+    payload, day = msgspec.json.encode(outer).decode(), defaults.KEEP
+    return replace(own, payload=payload, limits=limits, keep=max(job.keep, day), keep_failed=max(job.keep_failed, day))
 
 
 def outer_of(job: NewJob) -> frozenset[str]:

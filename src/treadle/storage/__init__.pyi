@@ -2,6 +2,7 @@
 
 from treadle.storage.admission import Usage as Usage
 from treadle.storage.admission import capacity as capacity
+from treadle.storage.admission import keeps_slots as keeps_slots
 from treadle.storage.admission import rule_for as rule_for
 from treadle.storage.admission import slots_fit as slots_fit
 from treadle.storage.bounds import Bounds as Bounds
@@ -22,6 +23,7 @@ from treadle.storage.locked_calls import patiently as patiently
 from treadle.storage.look_only import LookOnly as LookOnly
 from treadle.storage.loop_owner import Lifecycle as Lifecycle
 from treadle.storage.memory import MemoryStorage as MemoryStorage
+from treadle.storage.migrations import tables as tables
 from treadle.storage.move_marks import check_stays as check_stays
 from treadle.storage.move_marks import mark_of as mark_of
 from treadle.storage.optional_parts import Bound as Bound

@@ -358,6 +358,9 @@ class _Backend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel nothing."""
 
+    async def kept_limits(self, job: NewJob) -> frozenset[str]:
+        return frozenset()
+
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         """Settle nothing."""
         return [APPLIED] * len(outcomes)

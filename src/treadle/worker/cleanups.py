@@ -80,10 +80,9 @@ class Cleanups:
         ended = await self._whole(run, row)
         if isinstance(ended, Outcome):
             return ended
-        if not cleanups.ends_alone(ended):
-            rest = await self._end_children(own, ended, task.lease or self._lease, moment)
-            if rest > 0:
-                return judge.released(own, rest, reason=cleanups.LEASE)
+        rest = await self._end_children(own, ended, task.lease or self._lease, moment)
+        if rest > 0:
+            return judge.released(own, rest, reason=cleanups.LEASE)
         has_function = own.job.payload != cleanups.CHILDREN_ONLY and task.kind in ("async", "thread")
         if ended.state is State.SUCCEEDED or not has_function:
             return cleanups.nothing_to_do(own)
@@ -121,6 +120,7 @@ class Cleanups:
         if rows[-1] is not own and cleanups.is_cleanup(rows[-1].job):
             run.durable = Cleanup(run, self._durable, codec, job, only)
         else:
+            run.record = replace(run.record, deadline_at=job.deadline_at)  # of the children of the step
             steps = PartSteps(run, self._durable, only.recorded, only)
             run.durable = Part(run, self._durable, codec, job.id, steps)
         # `current().version` is that of the job: with a higher one, the next run of the job would be refused.
@@ -139,11 +139,13 @@ class Cleanups:
         return whole.record
 
     async def _end_children(self, own: Record, ended: Record, lease: float, now: float) -> float:
-        """Cancel the children that the job has called, and that have not ended. Returns the seconds for which a step of
-        the job may still run in one of them."""
+        """Cancel the children that the job has called, and that have not ended; of a job that was cancelled alone, only
+        the tries of its steps. Returns the seconds for which a step of the job may still run in one of them."""
         children, rest = open_children_of(ended), 0.0
         for start in range(0, len(children), READ_AT_ONCE):
             some = children[start : start + READ_AT_ONCE]
+            if cleanups.ends_alone(ended):
+                some = [row.job.id for row in await self._durable.get(some) if row is not None and is_part(row.job)]
             await self._durable.cancel(ended, some)
             for row in await self._durable.get(some):
                 if row is not None and is_part(row.job):

@@ -22,10 +22,12 @@ from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun
 from treadle.execution.middleware import around_step, overrides, prepared
 from treadle.policy import guilt
+from treadle.policy.parts import is_part
 from treadle.policy.retry import read_policy
 from treadle.producer import Batcher
 from treadle.serialization.call_codec import Codec
-from treadle.storage import whole
+from treadle.storage import keeps_slots, whole, whole_row
+from treadle.storage.row_rules import costs
 from treadle.worker.parts import WorkerParts
 from treadle.worker.running_job import RunningJob
 from treadle.workflow import cancel_subtree, decoded, specs_of
@@ -126,9 +128,14 @@ class WorkerDurableBackend:
 
     async def _get(self, ids: list[str]) -> Sequence[Record | None]:
         async def read() -> Sequence[Record | None]:
-            return await whole(self._storage, await self._storage.get(ids), "payload", "result")
+            rows = await whole(self._storage, await self._storage.get(ids), "payload", "result")
+            return [row if row is None else await self._with_published(row) for row in rows]
 
         return await self._repeat(read)
+
+    async def _with_published(self, row: Record) -> Record:
+        """With its large checkpoints, if it makes a try of a step: its job reads what that has published."""
+        return await whole_row(self._storage, row) if row.checkpoints and is_part(row.job) else row
 
     async def store(self, job: NewJob) -> Record:
         [row] = await self.store_all([job])
@@ -158,6 +165,12 @@ class WorkerDurableBackend:
         how = "has ended before it" if record.state.final else "waits for it no longer"
         error = f"job {record.job.id} {how}"
         await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
+
+    async def kept_limits(self, job: NewJob) -> frozenset[str]:
+        """The limits of which this job keeps the slot until it has ended."""
+        uses = await self._repeat(lambda: self._storage.limits(use=False))
+        rules = {use.rule.name: use.rule for use in uses}
+        return frozenset([key for key, _ in costs(job) if keeps_slots(rules, key)])
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         return await self._repeat(lambda: self._storage.settle(outcomes))
