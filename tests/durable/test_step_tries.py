@@ -160,17 +160,13 @@ async def exits() -> None:
     raise SystemExit(3)
 
 
-async def hangs() -> None:
-    await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize("how", [cancels_itself, exits, hangs])
+@pytest.mark.parametrize("how", [cancels_itself, exits])
 async def test_a_job_decides_how_often_its_step_is_tried(app: App, clock: HandClock, ledger: Ledger, how: Any) -> None:
     async def counted() -> None:
         ledger.plain("a")
         await how()
 
-    @app.task(retry=ONCE, timeout=0.05)
+    @app.task(retry=ONCE)
     async def t() -> None:
         await limited("a", counted)
 

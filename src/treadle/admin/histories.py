@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from treadle.core.errors import UNREADABLE, BadOption
 from treadle.core.job import has_result
 from treadle.core.model import ARGUMENTS_NOW, OURS, NewJob, Pairs, Record, State
+from treadle.core.ranges import OWN
 from treadle.policy.judge import upstreams
 from treadle.policy.parts import is_part
 from treadle.storage import Pages, whole
@@ -124,7 +125,7 @@ async def histories(
     first. `hide` removes from a row what may not be shown. Raises what `list` raises."""
     async for page in Pages(lambda cursor: core.jobs.list(cursor=cursor, limit=PAGE, order="oldest", **filters)):
         # A cleanup or the try of a step continues the history of another job, and has only its own steps.
-        ids = [row.job.id for row in page.records if not row.function_done and not is_part(row.job)]
+        ids = [row.job.id for row in page.records if not row.function_done and _runs_alone(row.job)]
         async for row in _each(core.storage, ids):
             if row is None or row.function_done or all(name.startswith(OURS) for name, _ in row.checkpoints):
                 continue
@@ -132,6 +133,11 @@ async def histories(
             most = None if most is None else most - 1
             if most == 0:
                 return
+
+
+def _runs_alone(job: NewJob) -> bool:
+    """Whether this is a job of a task of the app, over its own history."""
+    return not job.task.startswith(OWN) and not is_part(job)
 
 
 async def _each(storage: Storage, ids: Sequence[str]) -> AsyncIterator[Record | None]:

@@ -214,7 +214,7 @@ class Parking:
 
     async def _is_due(self, wait: Wait, pending: Pending) -> bool:
         if pending.new:
-            if self._run.checkpoints.unsaved:
+            if wait.request.key in self._run.checkpoints.unsaved:
                 await self._run.backend.save(self._run.run)  # a try looks for its id in the row of its job
             await self._run.backend.store_all(pending.new)
         return pending.until is not None or await wait.look() is None

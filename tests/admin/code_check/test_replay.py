@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from treadle import App, BadArgument, BadOption, StepMismatch, UnknownTask, current, depends
+from tests.waiting import until
+from treadle import App, BadArgument, BadOption, StepMismatch, UnknownTask, Worker, current, depends
 from treadle.cli.root import treadle
 from treadle.testing import drain, replay
 from treadle_testkit.shows import shows
@@ -68,6 +69,17 @@ async def test_the_same_code_follows_its_history(tmp_path: Path) -> None:
     assert (told.task, told.taken) == ("order", ("charge", "wait:approved", "sleep:cool-down"))
     assert (told.stopped_at, told.error) == ("sleep:cool-down", None)
     assert RAN == []
+
+
+async def test_the_row_of_a_schedule_is_no_history(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = program(order, url)
+    app.every(3600)(app.task(name="tick")(ship))
+    async with app, Worker(app):
+        await app.tasks["order"].enqueue(7)
+        await until(lambda: RAN, "the first step")
+    ended = await asyncio.to_thread(CliRunner().invoke, treadle, ["jobs", "export", "--running", "--url", url])
+    assert [json.loads(line)["task"] for line in ended.stdout.splitlines()] == ["order"]
 
 
 async def _renamed(number: int, token: str = "t-1") -> None:

@@ -15,6 +15,7 @@ from treadle.core.errors import StorageError, StorageUnavailable
 from treadle.core.job import Job
 from treadle.core.model import Record
 from treadle.core.query_model import Query
+from treadle.policy.parts import is_part
 from treadle.storage.contract import Storage
 from treadle.testing.given_storage import GROUP, UNFINISHED, rows_of
 from treadle.testing.history import Entry, History, Violation, brief, check
@@ -291,7 +292,12 @@ class Simulation:
 
     async def _works(self) -> bool:
         rows = await rows_of(self._storage, Query(state=UNFINISHED, limit=GROUP, order="oldest"))
-        return any(row.job.id not in self.waiting and not is_own(row) for row in rows)
+        return any(self._should_end(row) for row in rows)
+
+    def _should_end(self, row: Record) -> bool:
+        if is_part(row.job):
+            return row.job.parent not in self.waiting
+        return row.job.id not in self.waiting and not is_own(row)
 
     # --- violations
 
