@@ -277,3 +277,27 @@ async def test_a_lock_of_a_step_is_one_of_its_job(app: App, ledger: Ledger) -> N
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == [True, True]
+
+
+async def test_a_cleanup_begins_when_the_function_of_a_try_has_ended(app: App) -> None:
+    """The clock stands still, so no lease passes."""
+    began, undone = asyncio.Event(), asyncio.Event()
+
+    async def hangs() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def undo() -> None:
+        undone.set()
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        current().on_undo(undo)
+        await limited("a", hangs)
+
+    job = await t.enqueue()
+    async with Worker(app, concurrency=4):
+        await began.wait()
+        await app.jobs.cancel(job)
+        async with asyncio.timeout(20):
+            await undone.wait()
