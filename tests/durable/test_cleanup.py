@@ -44,10 +44,10 @@ class Trip:
         return "booked"
 
     def _thread(self) -> str:
-        here = current()
+        here = current().sync
         for what in ("flight", "hotel"):
             here.on_undo(self.do, f"cancel {what}")
-            here.sync.step(f"book:{what}", self.do, f"book {what}")
+            here.step(f"book:{what}", self.do, f"book {what}")
         if self.then is not None:
             self.then()
         return "booked"

@@ -11,6 +11,8 @@ import pytest
 from tests.durable.kit import AGAIN, Ledger, error_of
 from tests.kit import Told
 from treadle import Abort, App, BadOption, Defer, Retry, State, StepFailed, current
+from treadle.execution.durable_context import DurableContext, Synchronous
+from treadle.execution.wait_calls import WaitContext
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
 
@@ -30,6 +32,24 @@ def charging(app: App, ledger: Ledger, kind: str, **options: Any) -> Any:
         return current().sync.step("end", ledger.plain, f"end {paid}")
 
     return app.task(name="t", retry=ONCE)(t if kind == "async" else thread)
+
+
+def test_current_sync_has_every_call_of_durable_code() -> None:
+    names = {name for name in (*vars(WaitContext), *vars(DurableContext)) if not name.startswith("_")}
+    assert names - {"sync"} <= {*dir(Synchronous)}
+
+
+async def test_keys_in_threads(app: App) -> None:
+    @app.task
+    def t() -> tuple[bool, bool]:
+        here = current().sync
+        inside = here.step("charge", here.step_key)
+        with here.once("monday") as first:
+            return first, inside == here.step_key("charge") == current().step_key("charge")
+
+    jobs = [await t.enqueue() for _ in range(2)]
+    await drain(app)
+    assert sorted([await job.result() for job in jobs]) == [(False, True), (True, True)]
 
 
 @shows("between two tries of a step the job uses no slot, and no attempt is counted")

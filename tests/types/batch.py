@@ -67,5 +67,6 @@ def so_do_those_in_threads() -> None:
     assert_type(here.step("now", now), datetime)
     assert_type(here.step.options(limits=["bank"])("now", now), datetime)
     assert_type(here.wait_for("paid", timeout=60, returns=int), int)
-    with current().once("monday") as first:
+    assert_type(here.step_key("charge"), str)
+    with here.once("monday") as first:
         assert_type(first, bool)

@@ -98,8 +98,9 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
 read_entry = msgspec.json.Decoder(Checkpoint).decode
 _read_many = msgspec.json.Decoder(list[Checkpoint]).decode
 LEAVING, LEFT = 1, 2
-# Kinds of requests: a mark is not awaited, and a call is that of a step's function.
-STEP, SLEEP, WAIT, MARK, CALL = "step", "sleep", "wait", "mark", "call"
+# Kinds of requests: a mark is not awaited, and a call is that of a step's function. A sleep that was over when the job
+# was claimed is AT_ONCE: it has no entry, so runs over the history pass it whether the job had got there or not.
+STEP, SLEEP, AT_ONCE, WAIT, MARK, CALL = "step", "sleep", "at once", "wait", "mark", "call"
 
 
 class StepRequest(Position):

@@ -17,7 +17,7 @@ from treadle.core.errors import BadStep, StepMismatch
 from treadle.core.model import Outcome, State
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, DurableBackend, DurableRun
-from treadle.durable.checkpoints import MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
+from treadle.durable.checkpoints import AT_ONCE, MARK, SLEEP, STEP, Checkpoint, Checkpoints, StepRequest
 from treadle.durable.failures import Failure
 from treadle.durable.pending import Pending
 from treadle.durable.run_locks import RunLocks, locks_of
@@ -37,17 +37,19 @@ class Past:
         self._cut = {entry.cut for entry in entries.values() if entry.cut}
 
     def has(self, request: StepRequest, kind: str) -> bool:
-        """Whether the job had got behind this. A sleep that was over at once has no entry."""
+        """Whether the job had got behind this, or would have without any effect: a sleep that is over at once has no
+        entry, and what follows it decides."""
         entry, key = request.entry, request.key
         if key in self._cut:
             return True
         if entry is None:
-            return kind == SLEEP and key in self._followed
+            # Followed: it was over at once in a run of an earlier version of the program.
+            return kind == AT_ONCE or (kind == SLEEP and key in self._followed)
         if key not in self.entries or kind == MARK or entry.gave_up or entry.has_value or entry.over:
             return True
         if isinstance(entry.until, float):
             # Not merely its time has passed since: the job was claimed after it.
-            return kind == SLEEP and entry.until <= self._claimed_at + EARLY
+            return kind in (SLEEP, AT_ONCE) and entry.until <= self._claimed_at + EARLY
         return entry.failure is not UNSET
 
 

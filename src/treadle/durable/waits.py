@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from treadle.core.errors import BadOption, StepMismatch
 from treadle.durable.backend import EARLY
-from treadle.durable.checkpoints import SLEEP, Checkpoint, StepRequest
+from treadle.durable.checkpoints import AT_ONCE, SLEEP, Checkpoint, StepRequest
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
 from treadle.policy.retry import seconds, until
@@ -69,9 +69,7 @@ def wait_of(waiting: Waiting[Any]) -> Wait:
 
 
 class Sleep:
-    """A sleep. Its entry has the instant at which it is over."""
-
-    kind = SLEEP
+    """A sleep. Its entry has the instant at which it is over. One that was over when the job was claimed has none."""
 
     def __init__(
         self, run: StepTaker, request: StepRequest, length: float | timedelta | None, moment: datetime | None
@@ -81,6 +79,9 @@ class Sleep:
         self._run, self.request = run, request
         self._length = None if length is None else seconds(length, "sleep")
         self._moment = moment
+        self._claimed = (run.run.subject or run.run.record).started_at or 0.0
+        remaining = until(moment, "sleep", self._claimed) if self._length is None else self._length
+        self.kind = AT_ONCE if remaining <= EARLY else SLEEP
 
     async def look(self) -> Pending | None:
         run, request = self._run, self.request
@@ -89,21 +90,21 @@ class Sleep:
             return None
         if entry is None:
             ends, remaining = self._first_end(now)
+            is_unknown = self.kind == SLEEP
         elif isinstance(entry.until, float):
             ends = entry.until if self._length is None else min(entry.until, run.latest_moment() + self._length)
             remaining = 0.0 if entry is request.entry and run.came_due(request.key) else ends - now
+            is_unknown = entry.until > self._claimed + EARLY
         else:
             raise StepMismatch(run.run.record.job.id, request.key, request.after, "another step of that name")
         if remaining > EARLY:
             if entry is None or entry.until != ends:
                 run.checkpoints.keep(request, Checkpoint(request.after, until=ends))
             return Pending(until=ends, sleep=request.key)
-        if entry is not None and isinstance(entry.until, float):
-            began = now if run.run.record.started_at is None else run.run.record.started_at
-            if entry.until > began + EARLY:
-                # It was over in the run that began it, or the clock of the storage was set back since then. Nothing
-                # else would show that: it is stored before the next effect.
-                run.checkpoints.keep(request, Checkpoint(entry.after, until=min(now, entry.until), over=True))
+        if is_unknown:
+            # It has ended since the job was claimed, or the clock of the storage was set back since then. Nothing else
+            # would show that: it is stored before the next effect.
+            run.checkpoints.keep(request, Checkpoint((entry or request).after, until=min(now, ends), over=True))
         return None
 
     def _first_end(self, now: float) -> tuple[float, float]:

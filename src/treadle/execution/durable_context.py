@@ -200,6 +200,18 @@ class Synchronous(SynchronousWaits):
         """As `current().lock`, for `with`."""
         return Lock(self._durable, name)
 
+    def once(self, key: str, keep: float | timedelta = defaults.ONCE) -> Once:
+        """As `current().once`, for `with`."""
+        return Once(self._durable, key, keep)
+
+    def on_undo(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """As `current().on_undo`."""
+        self._durable.on_undo(function, args, kwargs)
+
+    def step_key(self, name: str | None = None) -> str:
+        """As `current().step_key`."""
+        return self._durable.key(name)
+
     def publish(self, name: str, value: object) -> None:
         """As `current().publish`."""
         publish_here(self._durable, name, value)

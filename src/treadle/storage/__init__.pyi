@@ -23,6 +23,7 @@ from treadle.storage.locked_calls import patiently as patiently
 from treadle.storage.look_only import LookOnly as LookOnly
 from treadle.storage.loop_owner import Lifecycle as Lifecycle
 from treadle.storage.memory import MemoryStorage as MemoryStorage
+from treadle.storage.migrations import tables as tables
 from treadle.storage.move_marks import check_stays as check_stays
 from treadle.storage.move_marks import mark_of as mark_of
 from treadle.storage.optional_parts import Bound as Bound

@@ -16,3 +16,8 @@ def scripts(package: str) -> tuple[tuple[int, str, str], ...]:
         if match:
             migrations.append((int(match[1]), match[2], entry.read_text("utf-8")))
     return tuple(sorted(migrations))
+
+
+def tables(package: str) -> list[str]:
+    """The tables that the migrations of a package create."""
+    return [name for _, _, script in scripts(package) for name in re.findall(r"CREATE TABLE (\w+)", script)]

@@ -100,7 +100,9 @@ def _step(step: Any, takes: bool, source: Source | None) -> JobSpec[Any, Any]:
     if isinstance(step, Gather):
         raise BadOption("gather", WHERE_TO)
     if not hasattr(step, "late"):
-        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {step!r}")
+        is_django = hasattr(step, "module_path")
+        what = "a Django task; only tasks of @app.task can be in a chain" if is_django else f"{step!r:.60}"
+        raise BadOption("chain", f"expected specs (task.job(...)), flows or tasks, found {what}")
     spec = step.late() if takes else step.job()
     assert isinstance(spec, JobSpec)
     return spec

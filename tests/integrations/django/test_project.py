@@ -43,3 +43,17 @@ def test_the_tests_of_a_project(kind: str, tmp_path: Path) -> None:
     with a_project(kind, tmp_path) as project:
         said = project.manage("test", "--noinput")
         assert "Destroying test database" in said, said
+        assert not list(tmp_path.glob("test*.db*"))
+
+
+def test_the_test_databases_of_processes_leave_no_files(tmp_path: Path) -> None:
+    with a_project("sqlite", tmp_path) as project:
+        (tmp_path / "test_other.db-lock").touch()
+        project.manage("test", "--noinput", "--parallel", "2", "shop.test_flush", "shop.test_staff")
+        assert [each.name for each in tmp_path.glob("test*.db*")] == ["test_other.db-lock"]
+
+
+def test_the_tests_of_a_project_with_a_database_in_memory(tmp_path: Path) -> None:
+    with a_project("sqlite", tmp_path) as project:
+        project.environment["TEST_PROJECT_TESTS"] = ":memory:"
+        project.manage("test", "--noinput", "shop.memory_tests")

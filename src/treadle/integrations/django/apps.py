@@ -21,3 +21,4 @@ class TreadleConfig(AppConfig):
         checks.register_all()
         connection_created.connect(job_store.follow, dispatch_uid="treadle.follow")
         post_migrate.connect(tables.after_migrate, sender=self, dispatch_uid="treadle.tables")
+        post_migrate.connect(tables.for_copies, dispatch_uid="treadle.copies")

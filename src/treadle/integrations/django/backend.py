@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.db import connections, transaction
 
@@ -44,6 +44,7 @@ OTHERWISE: Final = {
     "inline": "a job cannot run before its transaction is committed",
     "pass_result": "Django passes the arguments of the call, and nothing else",
 }
+OURS: Final = ("enqueue_sync", "job", "late")  # of a Treadle task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -74,6 +75,12 @@ class TreadleTask(Task):
         if changes:
             replaced["options"] = _merged(self.options, changes)
         return replace(self, **replaced)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ": a Django task; only tasks of @app.task have it, and can be in a chain" if name in OURS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
 
 # --- the backend

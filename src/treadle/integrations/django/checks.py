@@ -127,12 +127,8 @@ def _of_database(alias: str, connection: Any) -> Iterator[Any]:
 
 
 def of_schedules(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> Iterable[Any]:
-    """Whether TREADLE_SCHEDULES can be read. The tasks are imported by the workers only."""
-    try:
-        schedules.read()
-    except ImproperlyConfigured as error:
-        return [checks.Error(str(error), id="treadle.E005")]
-    return []
+    """Each entry of TREADLE_SCHEDULES with which no worker would start."""
+    return [checks.Error(problem, id="treadle.E005") for problem in schedules.problems()]
 
 
 def of_tables(app_configs: Sequence[Any] | None = None, databases: Sequence[str] | None = None, **kwargs: Any) -> Any:

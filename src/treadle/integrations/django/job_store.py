@@ -7,7 +7,6 @@ database another name; the App then follows it.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 from treadle.app import App
 from treadle.app.storage_choice import StorageChoice
 from treadle.core import clock
-from treadle.core.errors import BadOption, BadTask
+from treadle.core.errors import BadOption, BadTask, StorageError
 from treadle.integrations.django import bridge, database, known_tasks, options
 from treadle.integrations.django.compat import InvalidTask, InvalidTaskBackend
 from treadle.integrations.django.joining import joined
@@ -242,12 +241,11 @@ def connection_of(store: JobStore) -> Any:
 #
 # The storage of a SQLite database in memory, as Django's test runner makes it: only Django's connection can reach it.
 #
-# Jobs are stored by Django's connection, in tables of that database. Calls over a connection of Treadle's own see a
-# storage without jobs.
+# Jobs are stored by Django's connection, in tables of that database. Treadle cannot open a connection of its own.
 
 
 class InMemoryDatabase(StorageProxy):
-    """Stores jobs within transactions on a SQLite database in memory; everything else finds no job."""
+    """Stores jobs within transactions on a SQLite database in memory. It cannot be opened."""
 
     def __init__(self) -> None:
         super().__init__(MemoryStorage(clock.wall))
@@ -259,9 +257,11 @@ class InMemoryDatabase(StorageProxy):
     def within(self, given: Any) -> Bound:
         return within_memory(given, clock.wall)
 
-    async def oldest_open(self) -> float:
-        """Unknown: no job can be seen from here, so no text of a job may be deleted."""
-        return math.inf
+    async def open(self, look: bool = False) -> None:
+        raise StorageError(
+            "the jobs are in a SQLite database in memory, which only Django's connection can reach: run them with "
+            f"run_due() or app.sync.testing(){database.FOR_TESTS}"
+        )
 
     def make_tables(self, connection: Any) -> None:
         """Make Treadle's tables there, unless they are there. `connection` is Django's, outside of a transaction."""

@@ -44,16 +44,17 @@ def in_test_case(store: JobStore) -> bool:
 
 
 def copy_of_test(store: JobStore) -> App:
-    """An App with a copy of the jobs that the transaction of a `TestCase` sees. Changes of it change the copy only."""
+    """An App with a copy of the jobs that this connection sees: it is in a `TestCase`, or the only one to a database in
+    memory. Changes of it change the copy only."""
     connection = connection_of(store)
     tables = ["job"]
     if connection.vendor == "postgresql":
         schema = connection.ops.quote_name(store.options.schema)
         tables = [f"{schema}.job", f"{schema}.ended"]
-    with connection.cursor() as cursor:
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(f"SELECT id FROM {table}" for table in tables))
         ids = [id for (id,) in cursor.fetchall()]
-    rows = at_once(store.app._core.bound(connection).get(ids))
+        rows = at_once(store.app._core.bound(connection).get(ids))
     copy = MemoryStorage()
     jobs = tuple(Carried(record=row) for row in rows if row is not None)
     at_once(copy.load(Chunk(jobs), MoveState(role="aborted", other="", move="")))

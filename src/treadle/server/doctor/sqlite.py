@@ -163,7 +163,7 @@ def _library() -> Check:
         return ok(
             "library",
             f"{text}; its checkpoints may collide with a writer (fixed in 3.51.3); Treadle lets nobody write during "
-            "its own. Connections of other programs should set `PRAGMA wal_autocheckpoint = 0`",
+            "its own. If the file has tables of your own, see 'SQLite in production' in the documentation",
         )
     return ok("library", text)
 

@@ -5,11 +5,10 @@ The caller holds the lock file, so two processes may open the same file at once.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 
 from treadle.core.errors import NotADatabase, SchemaTooNew
-from treadle.storage.migrations import scripts
+from treadle.storage.migrations import scripts, tables
 
 APPLICATION_ID = 0x54524444  # "TRDD"; `file` and other tools recognise the file by it
 
@@ -49,8 +48,7 @@ def schema_of(db: sqlite3.Connection, path: str, shared: bool = False) -> int:
 
 def _names() -> set[str]:
     """The tables that the migrations create."""
-    scripts = [_FRAME, *(script for _, _, script in known())]
-    return {name for script in scripts for name in re.findall(r"CREATE TABLE (\w+)", script)}
+    return {"migration", "meta", *tables("treadle.storage.sqlite")}
 
 
 def check(db: sqlite3.Connection, path: str, shared: bool = False) -> int:

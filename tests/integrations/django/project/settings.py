@@ -58,7 +58,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": FOLDER / "shop.db",
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"},
-        "TEST": {"NAME": FOLDER / "test.db"},  # examples/django_site has its tests in memory
+        "TEST": {"NAME": os.environ.get("TEST_PROJECT_TESTS") or FOLDER / "test.db"},
     }
 }
 TASKS = {
@@ -80,5 +80,7 @@ TASKS = {
         "BACKEND": f"{'django.tasks' if django.VERSION >= (6, 0) else 'django_tasks'}.backends.dummy.DummyBackend"
     },
 }
+if os.environ.get("TEST_PROJECT_TESTS"):
+    del TASKS["boxed"]  # an outbox needs a file
 TREADLE_SCHEDULES = {"nightly": {"task": "shop.tasks.report", "cron": "0 3 * * *"}}
 LOGGING_CONFIG = None

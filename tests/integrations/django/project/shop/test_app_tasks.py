@@ -8,7 +8,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from shop import odd_tasks, tasks
 from shop.models import Order
 from shop.test_modes import TASKS as MODES
-from treadle import chain
+from treadle import BadOption, chain
 from treadle.integrations.django import app, app_of
 from treadle.integrations.django.testing import run_due
 
@@ -31,6 +31,12 @@ class Commits(TransactionTestCase):
             flow = chain(tasks.note.job(order.pk), tasks.note.options(pass_result=False).job(order.pk)).enqueue_sync()
             self.assertFalse({job.id for job in (one, *two, flow)} & ids())
         self.assertLessEqual({job.id for job in (one, *two, flow)}, ids())
+
+    def test_a_django_task_cannot_be_in_a_chain(self):
+        with self.assertRaisesMessage(BadOption, "found a Django task; only tasks of @app.task can be in a chain"):
+            chain(tasks.note.job(1), tasks.pay)
+        with self.assertRaisesMessage(AttributeError, "'job': a Django task; only tasks of @app.task have it"):
+            tasks.pay.job(1)
 
     def test_a_rollback_takes_them_with_it(self):
         before = ids()

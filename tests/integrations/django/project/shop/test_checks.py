@@ -177,14 +177,23 @@ class Settings(SimpleTestCase):
         for given, text in (
             ({"task": "shop.tasks.gone", "every": 60}, "cannot be imported"),
             ({"task": "shop.models.Order", "every": 60}, "not a task"),
-            ({"task": "shop.tasks.report", "cron": "never"}, "TREADLE_SCHEDULES['a']"),
+            ({"task": "shop.tasks.report", "cron": "never"}, "cannot be read"),
+            ({"task": "shop.tasks.send", "every": 60, "args": [1]}, "missing a required argument: 'to'"),
+            ({"task": "shop.tasks.report", "every": 60, "kwargs": {"x": 1}}, "unexpected keyword argument 'x'"),
+            ({"task": "shop.tasks.note", "every": 60}, "order"),
+            ({"task": "shop.tasks.note", "every": 60, "args": ["one"]}, "order"),
         ):
-            with (
-                self.subTest(given),
-                override_settings(TREADLE_SCHEDULES={"a": given}),
-                self.assertRaisesMessage(ImproperlyConfigured, text),
-            ):
-                schedules.declare(store_of("default"), ["default"])
+            with self.subTest(given), override_settings(TREADLE_SCHEDULES={"b": given, "a": given}):
+                with self.assertRaisesMessage(ImproperlyConfigured, text):
+                    schedules.declare(store_of("default"), ["default"])
+                found = list(checks.of_schedules())
+                self.assertEqual([each.id for each in found], ["treadle.E005"] * 2)
+                self.assertIn(text, found[1].msg)
+
+    def test_a_schedule_of_a_task_with_context(self):
+        fine = {"task": "shop.tasks.whoami", "every": 60}
+        with override_settings(TREADLE_SCHEDULES={"a": fine}):
+            self.assertEqual(list(checks.of_schedules()), [])
 
     def test_an_alias_of_another_backend_is_refused(self):
         with self.assertRaisesMessage(ImproperlyConfigured, "TASKS['plain'] is no Treadle backend"):

@@ -105,6 +105,11 @@ class Hints(TransactionTestCase):
         self.assertIn("start one: `python manage.py treadle worker --queues default`", self.printed("doctor"))
         self.assertIn("see `python manage.py treadle --help`", self.printed("nothing"))
         self.assertIn("Usage: python manage.py treadle queues", self.printed("queues", "--help"))
+        for command in ((), ("worker",), ("up",), ("dashboard",), ("jobs", "list"), ("shell",)):
+            page = self.printed(*command, "--help")
+            self.assertIn("this project", " ".join(page.split()))
+            for words in ("TREADLE_URL", "treadle.db", "only app", "this project in this directory"):
+                self.assertNotIn(words, " ".join(page.split()), command)
         words = "`python manage.py treadle --backend now worker --queues default`"
         self.assertIn(words, self.printed("jobs", "explain", job.id, alias="now"))
         app_of().sync.close()

@@ -6,6 +6,7 @@ The command line of Treadle reads the words. A worker runs in processes of its o
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
@@ -27,6 +28,18 @@ from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
 OURS: Final = ("--settings", "--pythonpath", "--backend")  # options with a value that Treadle's command line lacks
+OPTIONS: Final = {
+    "url": "Another storage. [default: that of this project]",
+    "app": "Another app, as module:attribute or file.py:attribute. [default: that of this project]",
+}
+PLACES: Final = (
+    (r"(?s)that of --url, else of .*? current directory", "that of this project, unless --url or --app names another"),
+    (r"(?s)Without MODULE:APP it runs .*? package", "It imports the `tasks` module of each installed app"),
+    (r"; without MODULE:APP, for the only app in this directory|Without MODULE:APP [^.]*\. ", ""),
+    (r"With MODULE:APP the", "The"),
+    (r"the app MODULE:APP", "the app of this project"),
+    (r"MODULE:APP(?: \([^)]*\))?", "this project"),
+)
 
 
 class Command(BaseCommand):
@@ -53,6 +66,7 @@ def leave(words: list[str], alias: str | None) -> None:
     """Run the command. Exits unless its code is 0."""
     own = f" --backend {shlex.quote(alias)}" if alias else ""
     os.environ[PROGRAM], os.environ[IMPLIED] = f"python {shlex.quote(sys.argv[0])} treadle{own}", app_name(alias)
+    place(root.treadle, _command(words)[0])
     try:
         code = root.run(completed(words, alias))
     except (ImproperlyConfigured, InvalidTask) as error:
@@ -60,6 +74,16 @@ def leave(words: list[str], alias: str | None) -> None:
         code = USAGE
     if code:
         sys.exit(code)
+
+
+def place(*commands: click.Command | None) -> None:
+    """Let the help pages of these commands name this project, where they name an app and its storage."""
+    for command in filter(None, commands):
+        for pattern, text in PLACES:
+            command.help = re.sub(pattern.replace(" ", r"\s+"), text, command.help or "")
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name in ("url", "app"):
+                parameter.help = OPTIONS[parameter.name]
 
 
 def split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
