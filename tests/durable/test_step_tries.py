@@ -160,17 +160,13 @@ async def exits() -> None:
     raise SystemExit(3)
 
 
-async def hangs() -> None:
-    await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize("how", [cancels_itself, exits, hangs])
+@pytest.mark.parametrize("how", [cancels_itself, exits])
 async def test_a_job_decides_how_often_its_step_is_tried(app: App, clock: HandClock, ledger: Ledger, how: Any) -> None:
     async def counted() -> None:
         ledger.plain("a")
         await how()
 
-    @app.task(retry=ONCE, timeout=0.05)
+    @app.task(retry=ONCE)
     async def t() -> None:
         await limited("a", counted)
 
@@ -281,3 +277,27 @@ async def test_a_lock_of_a_step_is_one_of_its_job(app: App, ledger: Ledger) -> N
     job = await t.enqueue()
     await drain(app)
     assert await job.result(0) == [True, True]
+
+
+async def test_a_cleanup_begins_when_the_function_of_a_try_has_ended(app: App) -> None:
+    """The clock stands still, so no lease passes."""
+    began, undone = asyncio.Event(), asyncio.Event()
+
+    async def hangs() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def undo() -> None:
+        undone.set()
+
+    @app.task(retry=ONCE)
+    async def t() -> None:
+        current().on_undo(undo)
+        await limited("a", hangs)
+
+    job = await t.enqueue()
+    async with Worker(app, concurrency=4):
+        await began.wait()
+        await app.jobs.cancel(job)
+        async with asyncio.timeout(20):
+            await undone.wait()

@@ -117,7 +117,7 @@ class Part(Durable):
         self, run: DurableRun, backend: DurableBackend, codec: Codec | None, job: str, steps: PartSteps
     ) -> None:
         super().__init__(run, backend, codec)
-        self._job, self.is_tried = job, False
+        self.job, self.is_tried = job, False
         self.checkpoints = self.steps = steps
         of_job = replace(run.record, job=replace(run.record.job, id=job))  # whose locks it gets
         self._locks = RunLocks(of_job, backend, self.moment, steps.note, lambda: backend.save(run))
@@ -164,7 +164,7 @@ class Part(Durable):
         return key in self._kept or (is_in_step and await super().win(key, keep))
 
     def key(self, name: str | None) -> str:
-        return super().key(name).replace(self.run.record.job.id, self._job, 1)
+        return super().key(name).replace(self.run.record.job.id, self.job, 1)
 
     def makes(self, key: str) -> bool:
         return self.steps.only is not None and self.steps.only.key == key

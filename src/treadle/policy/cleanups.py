@@ -34,7 +34,7 @@ PREFIX: Final = "treadle:cleanup:"  # prefix of the ids of cleanup jobs
 # Checkpoint of a job: the number of the reopening for which its cleanup job is stored.
 STORED: Final = "treadle:cleanup"
 # Checkpoint of a cleanup job: the run that the cancellation interrupted has ended, and these of its steps had not been
-# stored with the job.
+# stored with the job. With ":" and the id of a try behind it: so has that of the try.
 FREE: Final = "treadle:free"
 # Why a cleanup job is queued again: it has to wait for the lease of that run.
 LEASE: Final = "waits for a lease"
@@ -154,12 +154,17 @@ def with_published(ended: Record, own: Record) -> Record:
     return replace(ended, checkpoints=tuple({**dict(ended.checkpoints), **later}.items())) if later else ended
 
 
-def remaining_lease(own: Record, ended: Record, lease: float, now: float) -> float:
+def free_mark(id: str) -> str:
+    """The checkpoint of a cleanup job for this try of a step of its job."""
+    return f"{FREE}:{id}"
+
+
+def remaining_lease(own: Record, ended: Record, lease: float, now: float, mark: str = FREE) -> float:
     """Seconds for which the run that a cancellation has interrupted may still go on; 0: it has ended, or its worker has
     lost it. If the clock was set back to before the cancellation, only the waiting itself counts."""
     if ended.state is not State.CANCELLED or ended.worker is None or ended.ended_at is None:
         return 0.0
-    if FREE in dict(own.checkpoints):
+    if mark in dict(own.checkpoints):
         return 0.0
     lease = ended.job.lease or lease
     passed = now - ended.ended_at

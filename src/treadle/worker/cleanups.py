@@ -149,29 +149,37 @@ class Cleanups:
             await self._durable.cancel(ended, some)
             for row in await self._durable.get(some):
                 if row is not None and is_part(row.job):
-                    rest = max(rest, cleanups.remaining_lease(replace(own, checkpoints=()), row, lease, now))
+                    mark = cleanups.free_mark(row.job.id)
+                    rest = max(rest, cleanups.remaining_lease(own, row, lease, now, mark))
         return rest
 
     async def free(self, run: JobRun) -> None:
         """The run has ended without its job: if that was cancelled, its cleanup need not wait for the lease to pass. It
-        gets the steps of this run that could not be stored any more, as their effects have happened."""
-        steps = {} if run.durable is None else run.durable.checkpoints.unsaved
+        gets the steps of this run that could not be stored any more, as their effects have happened. If the run was for
+        a try of a step, the job is that of the step."""
+        job, mark, steps = (
+            run.record.job.id,
+            cleanups.FREE,
+            {} if run.durable is None else run.durable.checkpoints.unsaved,
+        )
+        if isinstance(run.durable, Part) and run.durable.steps.only is not None:
+            job, mark, steps = run.durable.job, cleanups.free_mark(job), {}
         steps = {name: text for name, text in steps.items() if not name.startswith(OURS)}
         try:
             for look in range(LOOKS):
-                [row] = await self._storage.get([cleanups.cleanup_id(run.record.job.id, run.record.reopenings)])
+                [row] = await self._storage.get([cleanups.cleanup_id(job, run.record.reopenings)])
                 if row is None or row.state is State.WAITING or row.state.final:
                     return
-                if row.state is State.READY and await self._freed(row, steps):
+                if row.state is State.READY and await self._freed(row, mark, steps):
                     return
                 await asyncio.sleep(PAUSE * 2**look)
         except StorageError as error:
-            log.info("the cleanup of job %s begins when its lease is over: %s", run.record.job.id, error)
+            log.info("the cleanup of job %s begins when its lease is over: %s", job, error)
 
-    async def _freed(self, row: Record, steps: dict[str, str]) -> bool:
+    async def _freed(self, row: Record, mark: str, steps: dict[str, str]) -> bool:
         if cleanups.has_steps(row.checkpoints):
             return True  # the lease was over, and the cleanup has begun
-        free = (cleanups.FREE, msgspec.json.encode(tuple(steps)).decode())
+        free = (mark, msgspec.json.encode(tuple(steps)).decode())
         outcome = Outcome(
             id=row.job.id,
             version=row.version,
