@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.storage.shards_kit import expect
 from tests.waiting import Signal, turn
 from treadle.core.query_model import Kind, Query
 from treadle.errors import StorageUnavailable
@@ -35,6 +36,7 @@ KINDS = {"memory": 4096, "file": 3}  # entries after which a base is written
 
 @pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.slow), "file"])
 def make_storage(request: Any, tmp_path: Path) -> MakeStorage:
+    expect(request, REFUSED)
     made: list[Ports] = []
 
     async def make(clock: HandClock, share: bool = False) -> Storage:
