@@ -27,7 +27,7 @@ from treadle.durable.pending import Pending
 from treadle.durable.short_waits import ShortWaits
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.step_errors import StepErrors
-from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries, limited_in_thread, too_long
+from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries, limited_in_thread, too_long, tries_of
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
 from treadle.policy import judge
@@ -287,7 +287,7 @@ class StepTaker(StepErrors):
 
         def entry() -> Checkpoint:
             text = call.signature.encode_result(value)
-            tries = UNSET if call.options.retry is None else self._tried(request) + 1
+            tries = UNSET if call.options.retry is None else tries_of(self.checkpoints.entries.get(request.key)) + 1
             return valued(request, text, self._codec is not None, tries=tries)
 
         self.keep_or_fail(request, entry)
@@ -308,7 +308,7 @@ class StepTaker(StepErrors):
             self.errors[request.key] = shown, error
             self.checkpoints.raised(request, failure)
             self._raise(request.key)
-        tries = self._tried(request) + 1
+        tries = tries_of(self.checkpoints.entries.get(request.key)) + 1
         tried = judge.Failure.of(self.run.record, tries, retry)
         try:
             delay = call.options.next_delay(error, tried, self.backend.random())
@@ -322,10 +322,6 @@ class StepTaker(StepErrors):
     def suspended_for(self, pending: Pending) -> Outcome:
         """The outcome of a run that is suspended for this, and for the waits of its other tasks."""
         return time_limits.limited(pending).suspended(self.run.record, self.moment())
-
-    def _tried(self, request: StepRequest) -> int:
-        entry = self.checkpoints.entries.get(request.key)
-        return entry.tries if entry is not None and isinstance(entry.tries, int) else 0
 
     def _next_try(self, request: StepRequest) -> float | None:
         """When the next try of a step is due; None: now."""

@@ -17,7 +17,7 @@ from treadle.durable.failures import Failure, failure_of
 from treadle.durable.mailbox import publish_all_of
 from treadle.durable.pending import Pending
 from treadle.durable.step_taker import StepTaker
-from treadle.durable.tries import StepCall
+from treadle.durable.tries import StepCall, tries_of
 from treadle.policy import judge
 from treadle.policy.parts import step_job
 
@@ -38,7 +38,7 @@ class StepTry:
             return None
         run, key, life = self._run, self.request.key, self._run.run.record.reopenings
         entry = run.checkpoints.entries.get(key)
-        tries = _tries(entry)
+        tries = tries_of(entry)
         if entry is not None and entry.is_failed_attempt:
             assert isinstance(entry.failure, Failure)
             self._failure = entry.failure  # an earlier run of this attempt has raised it, and was suspended
@@ -118,11 +118,7 @@ class StepTry:
         if entry is not None and entry.child:
             await run.backend.cancel(run.run.record, [entry.child])
             # The next attempt makes another try. The cleanup of the job finds this one, as it may still run.
-            run.checkpoints.keep(self.request, replace(entry, tries=_tries(entry) + 1))
-
-
-def _tries(entry: Checkpoint | None) -> int:
-    return entry.tries if entry is not None and isinstance(entry.tries, int) else 0
+            run.checkpoints.keep(self.request, replace(entry, tries=tries_of(entry) + 1))
 
 
 def child_of(row: Record, key: str) -> str | None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from treadle.core.clock import monotonic
 from treadle.core.errors import BadOption
-from treadle.durable.checkpoints import StepRequest
+from treadle.durable.checkpoints import Checkpoint, StepRequest
 from treadle.policy.judge import Failure, OnError, Verdict, fails_as, verdict_of
 from treadle.policy.parts import Limits
 from treadle.policy.retry import DEFAULT, Abort, Retry, RetryAfter, RetryNow, seconds
@@ -121,6 +121,11 @@ class StepCall(Struct, frozen=True):
     signature: CallCodec
     function: Callable[[], Any]
     options: StepOptions
+
+
+def tries_of(entry: Checkpoint | None) -> int:
+    """How often the function of the step was called, as far as its entry counts that."""
+    return entry.tries if entry is not None and isinstance(entry.tries, int) else 0
 
 
 class Tries:

@@ -157,14 +157,12 @@ class Cleanups:
         """The run has ended without its job: if that was cancelled, its cleanup need not wait for the lease to pass. It
         gets the steps of this run that could not be stored any more, as their effects have happened. If the run was for
         a try of a step, the job is that of the step."""
-        job, mark, steps = (
-            run.record.job.id,
-            cleanups.FREE,
-            {} if run.durable is None else run.durable.checkpoints.unsaved,
-        )
+        job, mark, steps = run.record.job.id, cleanups.FREE, dict[str, str]()
         if isinstance(run.durable, Part) and run.durable.steps.only is not None:
-            job, mark, steps = run.durable.job, cleanups.free_mark(job), {}
-        steps = {name: text for name, text in steps.items() if not name.startswith(OURS)}
+            job, mark = run.durable.job, cleanups.free_mark(job)
+        elif run.durable is not None:
+            unsaved = run.durable.checkpoints.unsaved
+            steps = {name: text for name, text in unsaved.items() if not name.startswith(OURS)}
         try:
             for look in range(LOOKS):
                 [row] = await self._storage.get([cleanups.cleanup_id(job, run.record.reopenings)])
