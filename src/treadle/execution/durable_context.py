@@ -35,7 +35,7 @@ class DurableContext(WaitContext, frozen=True):
     @property
     def step(self) -> Step:
         """Run a function once in the life of this job: `await current().step("charge", charge, order)`. See `Step`."""
-        return Step(self._durably)
+        return Step(_durably=self._durably)
 
     def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
@@ -155,7 +155,7 @@ class Synchronous(SynchronousWaits):
     @property
     def step(self) -> SynchronousStep:
         """As `current().step`; the function runs in this thread."""
-        return SynchronousStep(self._durable)
+        return SynchronousStep(_durable=self._durable)
 
     def sleep(
         self, length: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from treadle.durable import PLAIN, Durable, StepOptions, step_options
 from treadle.policy import judge
@@ -16,31 +17,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Step(Struct, frozen=True):
-    """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
-    later runs receive the stored value. If the worker dies before that, the function runs again.
+class WithOptions(Struct, frozen=True):
+    """The options of a step, which `current().step` and `current().sync.step` share."""
 
-    An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form, by
-    the function's return annotation. The second step of the same name is "name#2". If the function raises, so does the
-    step. If the code around it catches the error and continues, the error is stored, and later runs raise it again in
-    the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
-    """
-
-    _durably: Callable[[str], Durable]
     _options: StepOptions = PLAIN
-
-    @overload
-    def __call__(
-        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def __call__(
-        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    def __call__(
-        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, Any]:
-        return self._durably(name).step(name, function, args, kwargs, self._options)
 
     def options(
         self,
@@ -50,7 +30,7 @@ class Step(Struct, frozen=True):
         on_error: judge.OnError | None = None,
         limits: Sequence[str] = (),
         cost: int = 1,
-    ) -> Step:
+    ) -> Self:
         """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
 
         retry     when the step is tried again after an error. Between two tries the job is deferred: it uses no slot,
@@ -65,29 +45,40 @@ class Step(Struct, frozen=True):
         cost      slots and starts that one try takes of each of these limits
         Raises BadOption.
         """
-        return Step(self._durably, step_options(retry, timeout, on_error, limits, cost))
+        return replace(self, _options=step_options(retry, timeout, on_error, limits, cost))
 
 
-class SynchronousStep:
+class Step(WithOptions, frozen=True, kw_only=True):
+    """`current().step`: runs a function once in the life of a job. Its result is stored when the call returns, and
+    later runs receive the stored value. If the worker dies before that, the function runs again.
+
+    An async function is awaited, a plain one runs in a thread. The value returned is decoded from its stored form, by
+    the function's return annotation. The second step of the same name is "name#2". If the function raises, so does the
+    step. If the code around it catches the error and continues, the error is stored, and later runs raise it again in
+    the place of the step. Raises BadStep, StepMismatch, StepFailed, TooLarge and BadResult.
+    """
+
+    _durably: Callable[[str], Durable]
+
+    @overload
+    def __call__(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    def __call__(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        return self._durably(name).step(name, function, args, kwargs, self._options)
+
+
+class SynchronousStep(WithOptions, frozen=True, kw_only=True):
     """`current().sync.step`: as `Step`; the function runs in the caller's thread."""
 
-    __slots__ = ("_durable", "_options")
-
-    def __init__(self, durable: Durable, options: StepOptions = PLAIN) -> None:
-        self._durable, self._options = durable, options
+    _durable: Durable
 
     def __call__(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = self._durable.step_here(name, function, args, kwargs, self._options)
         return result
-
-    def options(
-        self,
-        *,
-        retry: Retry | None = None,
-        timeout: float | timedelta | None = None,
-        on_error: judge.OnError | None = None,
-        limits: Sequence[str] = (),
-        cost: int = 1,
-    ) -> SynchronousStep:
-        """As `Step.options`."""
-        return SynchronousStep(self._durable, step_options(retry, timeout, on_error, limits, cost))
