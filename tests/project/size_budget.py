@@ -16,7 +16,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/contrib": (8_856, 1),  # +512: the demo, which was in cli; +2: paused jobs; --factory
     "treadle/core": (2_880, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
     "treadle/durable": (3_908, 0),  # clocks of claims; +92: short waits, replays; +52: forks, limits
-    "treadle/execution": (1_290, 0),
+    "treadle/execution": (1_290, 0),  # clocks of claims; restart; operators; +6: once, on_undo and step_key in threads
     "treadle/integrations": (3_723, 1),
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_411, 0),
@@ -35,10 +35,6 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_780, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
-        1_300,
-        0,
-    ),  # clocks of claims; restart; operators, restart; +6: once, on_undo and step_key in threads
-    "treadle/integrations": (
         3_723,
         1,
     ),  # missing extras, admin in a TestCase; +94: Django: checks, test databases, help pages
@@ -54,7 +50,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/storage": (25_333, 9),  # +13: pages of a query, for all; +35: pages without steps; +31: ranges of lines
     "treadle/tasks": (1_396, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
     "treadle/testing": (3_890, 3),  # clocks of claims; +18: children in a replay
-    "treadle/worker": (6_891, 4),  # clocks of claims; +12: look-only storages, suspects, restarts; +18: tries
+    "treadle/worker": (6_889, 4),  # clocks of claims; +12: look-only storages, suspects, restarts; +18: tries
     "treadle/workflow": (1_481, 1),  # +10: who ends with a parent; +32: messages that go together; +2: Django tasks
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_780, 2),  # +20: operators, versions; +9: ids of Treadle in another queue
