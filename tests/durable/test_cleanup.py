@@ -468,9 +468,8 @@ async def test_undos_wait_for_the_run_that_was_cancelled(app: App, told: Told, l
     assert log == ["booked", "undone"]
 
 
-async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
-    app: App, clock: HandClock, ledger: Ledger
-) -> None:
+async def cancelled_in_a_dead_worker(app: App, clock: HandClock, ledger: Ledger) -> Trip:
+    """A trip that was cancelled while a worker had it, which died with 30 s of its lease left."""
     trip = Trip(app, ledger, then=sleeping)
     job = await trip.task.enqueue()
     await drain(app)
@@ -478,6 +477,13 @@ async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
     storage = await app._core.open()
     assert (await storage.claim(Claim(worker="gone#1", lease=30.0))).records
     await app.jobs.cancel(job)
+    return trip
+
+
+async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
+    app: App, clock: HandClock, ledger: Ledger
+) -> None:
+    trip = await cancelled_in_a_dead_worker(app, clock, ledger)
     await drain(app)
     assert trip.log == UNDONE[:2]
     clock.advance(60)
@@ -486,13 +492,7 @@ async def test_the_cleanup_of_a_worker_that_died_begins_after_its_lease(
 
 
 async def test_a_clock_that_is_set_back_does_not_hold_up_a_cleanup(app: App, clock: HandClock, ledger: Ledger) -> None:
-    trip = Trip(app, ledger, then=sleeping)
-    job = await trip.task.enqueue()
-    await drain(app)
-    clock.advance(DAY + 1)
-    storage = await app._core.open()
-    assert (await storage.claim(Claim(worker="gone#1", lease=30.0))).records
-    await app.jobs.cancel(job)
+    trip = await cancelled_in_a_dead_worker(app, clock, ledger)
     clock.advance(-DAY / 2)
     await drain(app)
     assert trip.log == UNDONE[:2]
