@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
+from weakref import ref
 
 from treadle.core.model import Record
 from treadle.producer.batching import Batcher
@@ -60,7 +61,7 @@ class Mailboxes:
         self._callers: Counter[Key] = Counter()
         # Of the storage that was used last, by job and name: when the job was created, and the last row that is used. A
         # test has a storage of its own, and the same ids and times as the one before it.
-        self._storage: Storage | None = None
+        self._storage: Callable[[], Storage | None] = lambda: None  # it must not live as long as the app
         self._used: dict[tuple[str, str], tuple[float, int]] = {}
 
     @contextmanager
@@ -104,6 +105,6 @@ class Mailboxes:
         return [sending.results[message.nonce] for message in messages]
 
     def _known_of(self, storage: Storage) -> dict[tuple[str, str], tuple[float, int]]:
-        if storage is not self._storage:
-            self._storage, self._used = storage, {}
+        if storage is not self._storage():
+            self._storage, self._used = ref(storage), {}
         return self._used

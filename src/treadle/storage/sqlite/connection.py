@@ -124,7 +124,7 @@ class OpenFile:
 
     def _close(self) -> None:
         """Close all connections, under the lock: the last one to close runs a checkpoint."""
-        self._searches.shutdown(wait=True, cancel_futures=True)  # a search whose caller was cancelled may still read
+        self._searches.shutdown(wait=True)  # they answer; one whose caller was cancelled may still read
         try:
             now = self._places_now()
             is_replaced = now[0] != self._places[0] or any(a and a != b for a, b in zip(now, self._places, strict=True))

@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -48,6 +48,7 @@ from treadle.storage.value_checks import (
     guarded_settle_claim,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 INLINE = 128  # rows read on the loop at once: about 1 ms
@@ -162,22 +163,19 @@ class SqliteStorage:
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         self._file.check_process()
         rows: list[Record | None] = []
-        try:
-            for start in range(0, len(ids), INLINE):
-                if start:
-                    await asyncio.sleep(0)
-                rows += queries.by_ids(self._file.look, ids[start : start + INLINE])
-        except Exception as error:
-            raise translated(error, self.path) from error
+        for start in range(0, len(ids), INLINE):
+            if start:
+                await asyncio.sleep(0)
+            rows += self._read(queries.by_ids, ids[start : start + INLINE])
         return rows
 
     async def find(self, query: Query) -> Page:
         page = await self._search(Search(query).run)
-        rows = []
+        rows = list[Record]()
         for start in range(0, len(page.seqs), INLINE):
             if start:
                 await asyncio.sleep(0)
-            rows += queries.by_seqs(self._file.look, page.seqs[start : start + INLINE], query.whole)
+            rows += self._read(queries.by_seqs, page.seqs[start : start + INLINE], query.whole)
         return Page(tuple(rows), page.cursor, page.total, page.scanned, page.scanned_to if query.scan else None)
 
     async def stats(self) -> Stats:
@@ -195,6 +193,14 @@ class SqliteStorage:
         now = self._now()
         return await self._search(lambda db: queries.glance(db, now, most))
 
+    def _read(self, read: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """A short read on the loop. Raises StorageUnavailable if the file was closed, also since the call began."""
+        self._file.check_process()
+        try:
+            return read(self._file.look, *args, **options)
+        except Exception as error:
+            raise translated(error, self.path) from error
+
     async def _search(self, read: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return await self._file.in_search(read)
@@ -204,9 +210,8 @@ class SqliteStorage:
     # --- operating
 
     async def limits(self, use: bool = True) -> tuple[LimitUse, ...]:
-        self._file.check_process()
         if not use:
-            return queries.limits(self._file.look)
+            return self._read(queries.limits)
         now = self._now()
         return await self._search(lambda db: queries.limits_now(db, now))
 
@@ -223,11 +228,7 @@ class SqliteStorage:
         await self._calls.submit(lambda unit: metrics.store_metrics(unit, rows, remove), 1 + len(rows) + len(remove))
 
     async def read_metrics(self, since: float, until: float) -> list[MetricsRow]:
-        self._file.check_process()
-        try:
-            return metrics.read_metrics(self._file.look, since, until)
-        except Exception as error:
-            raise translated(error, self.path) from error
+        return self._read(metrics.read_metrics, since, until)
 
     async def risks(self) -> Sequence[Risk]:
         return await self._search(lambda db: tuple(risks_of_file(self.path, self._synchronous)))
@@ -245,21 +246,18 @@ class SqliteStorage:
     # --- moves
 
     async def read_mark(self) -> MoveState | None:
-        self._file.check_process()
-        return transfer.read_mark(self._file.look)
+        return self._read(transfer.read_mark)
 
     async def set_mark(self, mark: MoveState) -> None:
         await self._calls.submit(lambda unit: transfer.set_mark(unit, mark))
 
     async def unload(self, cursor: str | None, limit: int) -> Chunk:
-        self._file.check_process()
-        db = self._file.look
-        seqs, jobs = transfer.page(db, cursor, limit + 1), list[Carried]()
-        head = transfer.first(db) if cursor is None else Chunk()
+        seqs, jobs = self._read(transfer.page, cursor, limit + 1), list[Carried]()
+        head = self._read(transfer.first) if cursor is None else Chunk()
         for start in range(0, min(len(seqs), limit), INLINE):
             if start:
                 await asyncio.sleep(0)
-            jobs += transfer.jobs(db, seqs[start : min(start + INLINE, limit)])
+            jobs += self._read(transfer.jobs, seqs[start : min(start + INLINE, limit)])
         more = str(seqs[limit - 1]) if len(seqs) > limit else None
         return Chunk(tuple(jobs), head.rules, head.rates, more, head.metrics)
 

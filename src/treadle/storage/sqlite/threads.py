@@ -32,6 +32,8 @@ async def in_thread(
     except asyncio.CancelledError:
         if finish:
             running.exception()  # a transaction is never left while a thread works in it
+        else:
+            running.cancel()  # without effect once it runs
         raise
     finally:
         nudge.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from treadle.core.errors import BadOption
+from treadle.core.errors import BadOption, StorageError
 from treadle.core.limit_model import Limit
 from treadle.core.model import Presence
 from treadle.core.query_model import Count, Query
@@ -285,6 +285,20 @@ async def test_law13_a_close_that_is_cancelled_leaves_a_storage_that_can_be_open
         await storage.close()
         await storage.open()
         assert ids(await storage.enqueue(jobs(f"b{turns}"))) == [f"b{turns}"]
+
+
+async def test_law13_a_read_in_flight_answers_or_raises_when_the_storage_is_closed(storage: Storage) -> None:
+    """At whichever await of the reads the storage is closed: nothing else than the library's errors leaves them."""
+    for turns in range(8):
+        await storage.enqueue([job(f"{turns}-{number}") for number in range(300)])
+        reads = [storage.find(Query(limit=300)), storage.find(Query(limit=300)), storage.stats()]
+        calls = [asyncio.ensure_future(read) for read in (*reads, storage.get([f"{turns}-1"] * 300))]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await storage.close()
+        for end in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(end, StorageError) or not isinstance(end, BaseException), (turns, end)
+        await storage.open()
 
 
 async def test_law13_a_storage_opened_to_be_read_answers_the_same(storage: Storage, durable: bool) -> None:
