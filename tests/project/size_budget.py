@@ -22,7 +22,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/outbox": (1_411, 0),
     "treadle/policy": (1_631, 6),  # +2: reasons of deferrals, tries; clocks of claims; +105: operators, versions
     "treadle/ports": (1_444, 1),  # +115: the head of a journal, which finds cut and deleted files; reserved stores
-    "treadle/producer": (535, 0),  # +1: no storage kept alive; +1: empty lists by annotation; +41: messages that go together
+    "treadle/producer": (535, 0),  # +2: empty lists by annotation, storages let go; +41: messages that go together
     "treadle/resources": (962, 0),
     "treadle/scheduling": (529, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_221, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
@@ -33,7 +33,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/worker": (6_889, 4),  # clocks of claims; +12: look-only storages, suspects, restarts; +18: tries
     "treadle/workflow": (1_481, 1),  # +10: who ends with a parent; +32: messages that go together; +2: Django tasks
     "treadle_testkit": (451, 0),
-    "treadle_testkit/conformance": (8_791, 2),  # +11: reads at a close; +20: operators, versions; +9: ids of Treadle in another queue
+    "treadle_testkit/conformance": (8_791, 2),  # +11: reads at a close; +20: operators, versions; +9: ids of Treadle
     "treadle_testkit/ports": (378, 0),  # +5: optional methods
 }
 SCRIPTS = 0  # vague names of `ui/src` and Lua
