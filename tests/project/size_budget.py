@@ -15,7 +15,7 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_856, 1),  # +512: the demo, which was in cli; +2: paused jobs; --factory
     "treadle/core": (2_880, 4),  # +2: restarts; instants of a job; +13: operators, versions; URLs of files
-    "treadle/durable": (3_911, 0),  # +3: tries inside of tries; clocks of claims; +92: short waits, replays; +52: forks, limits
+    "treadle/durable": (3_911, 0),  # +3: tries inside of tries; clocks; +92: short waits, replays; +52: forks
     "treadle/execution": (1_290, 0),  # clocks of claims; restart; operators; +6: current().sync in threads
     "treadle/integrations": (3_723, 1),  # admin in a TestCase; +94: checks, test databases, help pages of Django
     "treadle/metrics": (567, 1),

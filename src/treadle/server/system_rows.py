@@ -154,7 +154,7 @@ def plain_of(job: NewJob) -> NewJob:
 def born(job: NewJob, out: Outcome, row: Record | None) -> str:
     """Check one of Treadle's own rows among the follow-up jobs of an outcome -> the scope that it needs besides `work`.
 
-    `row`: the job of the outcome. Raises BadOption. `runner_reports.check_ids` checks derived ids.
+    `row`: the job of the outcome. Raises BadOption. `runner_outcomes.check_ids` checks derived ids.
     """
     if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)

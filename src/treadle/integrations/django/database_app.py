@@ -1,4 +1,4 @@
-"""`JobStore`: the App whose jobs a Django database (or another storage) has, and the Django tasks that it knows.
+"""`DatabaseApp`: the App whose jobs a Django database (or another storage) has, and the Django tasks that it knows.
 
 Django makes a backend object for each thread, so the App lives here, one for each place. The test runner gives a
 database another name; the App then follows it.
@@ -34,11 +34,11 @@ from treadle.tasks.task import AnyTask
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
 
-_stores: dict[tuple[str, ...], JobStore] = {}
+_stores: dict[tuple[str, ...], DatabaseApp] = {}
 _making = threading.Lock()
 
 
-class JobStore:
+class DatabaseApp:
     """The App of one place.
 
     database  the alias in DATABASES; None: the jobs are elsewhere
@@ -167,10 +167,10 @@ class JobStore:
             raise InvalidTask(f"{path}: {error}") from error
 
 
-def store_for(backend: options.BackendOptions) -> JobStore:
+def store_for(backend: options.BackendOptions) -> DatabaseApp:
     """The store of that place. Raises InvalidTaskBackend if a backend with the same place stores texts otherwise."""
     with _making:
-        store = _stores.setdefault(backend.place, JobStore(backend))
+        store = _stores.setdefault(backend.place, DatabaseApp(backend))
     if store.options.texts_summary != backend.texts_summary:
         raise InvalidTaskBackend(
             "Two backends in TASKS have their jobs in one place, and differ in 'blobs', 'offload', 'keys' or 'redact'; "
@@ -186,7 +186,7 @@ def follow(connection: Any, **kwargs: Any) -> None:
             store.app  # noqa: B018 - follows it
 
 
-def store_of(alias: str) -> JobStore:
+def store_of(alias: str) -> DatabaseApp:
     """The store of an alias in TASKS. Raises ImproperlyConfigured if it is not a Treadle backend."""
     backends = treadle_aliases()
     if alias not in backends:
@@ -227,12 +227,12 @@ def first_alias() -> str:
     return "default" if "default" in backends else next(iter(backends))
 
 
-def stores() -> list[JobStore]:
+def stores() -> list[DatabaseApp]:
     """The stores of all Treadle backends in TASKS."""
     return list({id(store): store for store in map(store_for, treadle_aliases().values())}.values())
 
 
-def connection_of(store: JobStore) -> Any:
+def connection_of(store: DatabaseApp) -> Any:
     """This thread's connection to the database with the jobs, or with the outbox."""
     return connections[store.database or store.outbox]
 
