@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import copy
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -60,25 +60,25 @@ class StreamReaders:
     def __init__(self) -> None:
         self._hubs: dict[Key, _Hub] = {}
 
-    async def pages(self, place: StreamPlace, number: int) -> AsyncIterator[Page]:
+    async def pages(self, place: StreamPlace, number: int) -> AsyncGenerator[Page, None]:
         """The pages with entries from this number on: those that are stored, and then each as it comes, until the job
         has ended. Raises StorageError, ForeignRow and BadResult."""
         key: Key = (asyncio.get_running_loop(), id(place.storage), place.id(0))
         hub: _Hub | None = None
         try:
             while True:
-                if hub is not None and (pages := await hub.pages(number)) is not None:
-                    if not pages:
-                        return
-                else:
+                pages = None if hub is None else await hub.pages(number)
+                if pages is None:
                     pages = await place.pages(number, AT_ONCE)
                     if not pages and (hub is not None or place.row.state.final):
                         return  # the job had ended before this read, or the page was deleted since
-                    if not pages:
+                    if hub is None and len(pages) < AT_ONCE and not place.row.state.final:
                         hub = self._hubs.get(key)
                         if hub is None:
-                            hub = self._hubs[key] = _Hub(place, number)
+                            hub = self._hubs[key] = _Hub(place, number + len(pages))
                         hub.readers += 1
+                elif not pages:
+                    return
                 number += len(pages)
                 for page in pages:
                     if page is not None:
