@@ -22,6 +22,7 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
+from treadle.server.rows_of_jobs import check_signal
 from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
@@ -102,7 +103,7 @@ class ProtocolActs:
             elif job.task == HOLD:
                 acts.append(ProtocolAct("limit.hold", system_rows.check_hold_row(job)))
             elif job.id.startswith(SIGNAL):
-                acts.append(ProtocolAct("job.signal", system_rows.check_signal(job)))
+                acts.append(ProtocolAct("job.signal", check_signal(job)))
         return acts
 
     async def _is_scheduled(self, job: NewJob) -> bool:
