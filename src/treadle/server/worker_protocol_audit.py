@@ -22,9 +22,11 @@ from treadle.policy.judge import HOLD
 from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
+from treadle.server.rows_of_jobs import check_signal
 from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
+from treadle.workflow.streams import PAGE
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -101,7 +103,7 @@ class ProtocolActs:
             elif job.task == HOLD:
                 acts.append(ProtocolAct("limit.hold", system_rows.check_hold_row(job)))
             elif job.id.startswith(SIGNAL):
-                acts.append(ProtocolAct("job.signal", system_rows.check_signal(job)))
+                acts.append(ProtocolAct("job.signal", check_signal(job)))
         return acts
 
     async def _is_scheduled(self, job: NewJob) -> bool:
@@ -116,7 +118,7 @@ class ProtocolActs:
         outcomes whose claim this process does not remember."""
         acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
-            if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER)):
+            if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER, PAGE)):
                 continue
             if out.id.startswith(SIGNAL) and out.id not in of_operators:  # a worker releases a message
                 continue
