@@ -1,17 +1,19 @@
-"""`capture_logs`: the log lines of a run are kept with its job, wherever it runs, and only its own."""
+"""`capture_logs`: the log lines of a run are a stream of its job, wherever it runs, and only its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
-from tests.kit import work
+from tests.kit import Spy, work
 from tests.worker.process_tasks import app as process_app
 from tests.worker.process_tasks import logged
-from treadle import App, BadOption, Retry, Worker
+from treadle import App, BadOption, Retry, Worker, current
 from treadle.policy import run_log
+from treadle.worker import run_logs
 from treadle_testkit.shows import shows
 
 log = logging.getLogger("shop")
@@ -22,12 +24,15 @@ def levels() -> None:
     log.setLevel(logging.DEBUG)
 
 
-async def lines(app: App, job: object) -> list[list[tuple[str, str]]]:
-    history = await app.jobs.history(job)  # type: ignore[arg-type]
-    return [[(line.level, line.text) for line in attempt.logs] for attempt in history.attempts]
+async def lines(app: App, job: Any) -> list[list[tuple[str, str]]]:
+    """The lines of each attempt."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for line in await app.jobs.stream(job, "log"):
+        found.setdefault(line["run"], []).append((line["level"], line["text"]))
+    return list(found.values())
 
 
-@shows("with `capture_logs` a job keeps the log lines of its last three attempts")
+@shows("with `capture_logs` the log lines of a job are a stream, `log`, with the number of the attempt in each line")
 async def test_lines_of_coroutines_and_threads_are_kept_by_attempt(app: App) -> None:
     @app.task(name="f", retry=Retry(attempts=2, base=0.0))
     async def f(n: int) -> None:
@@ -56,6 +61,9 @@ async def test_lines_of_coroutines_and_threads_are_kept_by_attempt(app: App) -> 
             assert found[2][1].startswith(f"failed {n}\nTraceback")
             assert len(found) == 3
     assert await lines(app, jobs[2]) == [[("error", "plain function")]]
+    [line] = await app.jobs.stream(jobs[2], "log")
+    assert (line["logger"], line["run"]) == ("shop", 1)
+    assert await app.jobs.streams(jobs[2]) == ["log"]
 
 
 async def test_without_capture_logs_no_line_is_kept(app: App) -> None:
@@ -74,7 +82,7 @@ async def test_without_capture_logs_no_line_is_kept(app: App) -> None:
     assert logging.getLogger().handlers == handlers
 
 
-async def test_the_last_16_kib_are_kept(app: App) -> None:
+async def test_many_lines_are_kept_in_pages(app: App) -> None:
     @app.task(name="f")
     async def f() -> None:
         for n in range(1_000):
@@ -85,10 +93,59 @@ async def test_the_last_16_kib_are_kept(app: App) -> None:
     async with work(app, capture_logs="info"):
         await job.ended(timeout=10)
     [found] = await lines(app, job)
-    assert sum(len(text) for _, text in found) <= run_log.MOST
-    assert len(found) > 100
-    assert found[-2][1].startswith("0999")
+    assert [text[:4] for _, text in found[:-1]] == [f"{n:04d}" for n in range(1_000)]
     assert found[-1][1] == "y" * (run_log.LINE - 3) + "..."
+    assert [row async for row in app.jobs.iterate(state="ready")] == []  # no page is open
+
+
+async def test_a_short_run_takes_no_call_of_the_storage_more(app: App, spy: Spy) -> None:
+    @app.task(name="f")
+    async def f() -> None:
+        log.info("short")
+
+    job = await f.enqueue()
+    async with work(app, capture_logs="info"):
+        await job.ended(timeout=10)
+    assert spy.calls["enqueue"] == 1
+    assert await lines(app, job) == [[("info", "short")]]
+
+
+class Talk:
+    """A job that logs, and reads its own log before it goes on."""
+
+    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(run_logs, "LAG", 0.0)
+        self.app, self.seen = app, list[list[str]]()
+        self.ended = 0
+
+        @app.task(name="talk", retry=Retry(attempts=3, base=0.0))
+        async def talk(times: int) -> None:
+            begun = [line["text"] for line in await app.jobs.stream(current().id, "log")]
+            following = app.jobs.follow(current().id, "log", start=len(begun))
+            for n in range(times):
+                log.info("%s.%s", current().attempt, n)
+                self.seen.append([(await anext(following)).value["text"]])
+            await following.aclose()
+            log.info("%s.end", current().attempt)
+            if current().attempt < 3:
+                raise ValueError("again")
+
+        self.talk = talk
+
+
+@shows("log lines are read while the job runs; attempts follow each other, and each line says its run")
+async def test_lines_are_read_while_the_job_runs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(app, monkeypatch)
+    job = await talk.talk.enqueue(3)
+    async with work(app, capture_logs="info"):
+        await job.ended(timeout=30)
+    assert talk.seen == [[f"{attempt}.{n}"] for attempt in (1, 2, 3) for n in range(3)]
+    expected = [(attempt, f"{attempt}.{n}") for attempt in (1, 2, 3) for n in (0, 1, 2, "end")]
+    assert [(line["run"], line["text"]) for line in await app.jobs.stream(job, "log")] == expected
+    followed = [entry async for entry in app.jobs.follow(job, "log", start=2)]
+    assert [(entry.offset, entry.value["text"]) for entry in followed] == [
+        (offset, text) for offset, (_, text) in enumerate(expected) if offset >= 2
+    ]
 
 
 async def test_lines_of_a_process_are_kept() -> None:

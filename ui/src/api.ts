@@ -249,6 +249,7 @@ export interface JobHistory {
   steps: Step[];
   signals: Signal[];
   values: { [name: string]: Json };
+  streams: string[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -762,6 +763,29 @@ export interface Step {
   failed: boolean;
 }
 
+export interface StreamEntry {
+  offset: number;
+  step: string;
+  value?: Json;
+  to?: number;
+}
+
+export interface StreamNames {
+  names: string[];
+}
+
+export interface StreamPage {
+  entries: StreamEntry[];
+  next: number;
+  ended: boolean;
+}
+
+export interface StreamRead {
+  from?: number;
+  limit?: number;
+  wait?: number;
+}
+
 export interface Task {
   name: string;
   declared: boolean;
@@ -891,6 +915,8 @@ export interface Answers {
   "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
+  "GET /v1/jobs/{id}/streams": StreamNames;
+  "GET /v1/jobs/{id}/streams/{name}": StreamPage;
   "GET /v1/jobs/{id}/value": Answered;
   "GET /v1/jobs/{id}/wait": Job;
   "GET /v1/limits": LimitViews;

@@ -42,6 +42,7 @@ from treadle.worker.executors.child import (
     Begun,
     Done,
     Hello,
+    Logged,
     Leave,
     Message,
     Noted,
@@ -208,12 +209,15 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Waits | Done | Raised) or message.number != self.jobs:
+                if not isinstance(message, Begun | Noted | Logged | Waits | Done | Raised) or message.number != self.jobs:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
                     run.keep_note(message.note)
+                elif isinstance(message, Logged):
+                    if run.log is not None:
+                        run.log.extend(message.log)
                 elif isinstance(message, Waits):
                     if run.on_wait is not None:
                         run.on_wait()
