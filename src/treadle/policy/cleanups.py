@@ -20,6 +20,7 @@ from treadle.core.model import (
     OURS,
     PUBLISHED,
     ROUND,
+    STREAM,
     NewJob,
     Outcome,
     Pairs,
@@ -45,8 +46,8 @@ ALONE: Final = "treadle:alone"
 # Payload of a cleanup job that has no function to run.
 CHILDREN_ONLY: Final = '["children"]'
 # Checkpoints of Treadle that a part reads of its job: its round and version, whether it had a cleanup stored, its late
-# steps, upstreams, locks and memo.
-_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, FREE, judge.AFTER, "treadle:once:", "treadle:memo:")
+# steps, upstreams, locks, memo and streams.
+_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, FREE, STREAM, judge.AFTER, "treadle:once:", "treadle:memo:")
 
 
 def cleanup_id(job: str, reopenings: int) -> str:
