@@ -21,6 +21,7 @@ from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals
 from treadle.workflow.mailbox import text_of
+from treadle.workflow.streams import names_of
 
 CHILDREN: Final = 1_000  # children that are counted
 SEARCHED: Final = 2_000  # rows stored after the job among which a storage looks for its signals
@@ -121,6 +122,7 @@ async def read_history(
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps_of(row, decode, value),
+        streams=tuple(names_of(row.checkpoints)),
         values={name[len(PUBLISHED) :]: value(text) for name, text in row.checkpoints if name.startswith(PUBLISHED)},
         signals=_signals(mailboxes, value),
         children=children,

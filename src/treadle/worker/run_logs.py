@@ -27,7 +27,7 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.log_capture import LogCapture
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
-from treadle.workflow.streams import Group, Page, check_page, find_tail, page_id, page_of, page_row
+from treadle.workflow.streams import Group, Page, check_page, find_tail, page_id, page_row
 
 log = logging.getLogger("treadle")
 

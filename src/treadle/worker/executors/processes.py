@@ -42,8 +42,8 @@ from treadle.worker.executors.child import (
     Begun,
     Done,
     Hello,
-    Logged,
     Leave,
+    Logged,
     Message,
     Noted,
     Raised,
@@ -209,23 +209,20 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Logged | Waits | Done | Raised) or message.number != self.jobs:
+                if isinstance(message, Hello | Ask | Leave) or message.number != self.jobs:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
+                if isinstance(message, Logged | Done | Raised) and run.log is not None:
+                    run.log.extend(message.log)
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
                     run.keep_note(message.note)
-                elif isinstance(message, Logged):
-                    if run.log is not None:
-                        run.log.extend(message.log)
                 elif isinstance(message, Waits):
                     if run.on_wait is not None:
                         run.on_wait()
-                else:
+                elif isinstance(message, Done | Raised):
                     if message.note is not None:
                         run.note = message.note
-                    if run.log is not None:
-                        run.log.extend(message.log)
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
