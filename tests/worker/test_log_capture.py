@@ -98,6 +98,23 @@ async def test_many_lines_are_kept_in_pages(app: App) -> None:
     assert [row async for row in app.jobs.iterate(state="ready")] == []  # no page is open
 
 
+async def test_lines_that_come_too_fast_are_counted(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_log, "HELD", 4_000)
+
+    @app.task(name="f")
+    async def f() -> None:
+        for n in range(100):
+            log.info("%d", n)
+
+    job = await f.enqueue()
+    async with work(app, capture_logs="info"):
+        await job.ended(timeout=10)
+    [found] = await lines(app, job)
+    kept = len(found) - 1
+    assert found[0][1] == f"{100 - kept} lines before this one were not kept: they came faster than they were stored"
+    assert [text for _, text in found[1:]] == [str(n) for n in range(100 - kept, 100)]
+
+
 async def test_a_short_run_takes_no_call_of_the_storage_more(app: App, spy: Spy) -> None:
     @app.task(name="f")
     async def f() -> None:

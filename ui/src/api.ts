@@ -241,7 +241,6 @@ export interface JobAttempt {
   error: string | null;
   reason: string | null;
   delay: number | null;
-  logs: LogLine[];
 }
 
 export interface JobHistory {
@@ -404,12 +403,6 @@ export interface Listing {
   cursor?: string | null;
   limit?: number;
   count?: boolean;
-}
-
-export interface LogLine {
-  at: number;
-  level: string;
-  text: string;
 }
 
 export interface Me {

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from treadle.admin import stored_values
+from treadle.admin import ShownStream
 from treadle.cli.filters import hinting, stored_ids
-from treadle.cli.job_view import ENCODE
 from treadle.cli.output import FAILED, OK, USAGE, Stop, data, note, piece, plural
 from treadle.cli.target import Target, targeted
 from treadle.core.clock import moment_text
+from treadle.core.model import Record
 from treadle.core.redaction import in_json
+from treadle.policy.run_log import LOG
 
 if TYPE_CHECKING:
     from treadle.app import App
-    from treadle.core.payload_redaction import Redaction
-
-LOG: Final = "log"
+    from treadle.workflow.streams import Entry
 
 
 @click.command()
@@ -41,12 +40,13 @@ def follow(target: Target, id: str, name: str | None, start: int, reveal: bool, 
     async def act(app: App) -> None:
         [stored] = await stored_ids(app, [id])
         row = await hinting(app, id, app.jobs.get(stored))
-        chosen = await _stream_of(app, stored, name, row.state.final)
-        redactor = app._core.redactor
-        printer = Printer(chosen, json_, None if reveal else redactor.of(row.job.task))
+        chosen = await _stream_of(app, row, name)
+        printer = Printer(chosen, ShownStream(row, None if reveal else app._core.redactor.redaction), json_)
         try:
-            async for entry in app.jobs.follow(stored, chosen, start=start):
-                printer.show(entry)
+            async with aclosing(app.jobs.follow_pages(stored, chosen, start)) as pages:
+                async for entries in pages:
+                    for entry in entries:
+                        printer.show(entry)
         finally:
             printer.end_line()
         if not json_:
@@ -58,40 +58,42 @@ def follow(target: Target, id: str, name: str | None, start: int, reveal: bool, 
         raise Stop(OK) from None
 
 
-async def _stream_of(app: App, id: str, name: str | None, has_ended: bool) -> str:
+async def _stream_of(app: App, row: Record, name: str | None) -> str:
     """The stream to follow: the given one, else the only one."""
-    names = await app.jobs.streams(id)
+    names = await app.jobs.streams(row.id)
     if name is None and len(names) > 1:
-        raise Stop(USAGE, f"job {id} has several streams, name one of them: {', '.join(names)}")
+        raise Stop(USAGE, f"job {row.id} has several streams, name one of them: {', '.join(names)}")
     chosen = name if name is not None else names[0] if names else LOG
-    if has_ended and chosen not in names:
+    if row.state.final and chosen not in names:
         others = f"; it has {', '.join(names)}" if names else ""
-        raise Stop(FAILED, f"job {id} has ended without a stream {chosen!r}{others}")
+        raise Stop(FAILED, f"job {row.id} has ended without a stream {chosen!r}{others}")
     return chosen
 
 
 class Printer:
     """Prints the entries of one stream."""
 
-    def __init__(self, name: str, json_: bool, redaction: Redaction | None) -> None:
-        self._name, self._json, self._redaction = name, json_, redaction
+    def __init__(self, name: str, shown: ShownStream, json_: bool) -> None:
+        self._is_log, self._shown, self._json = name == LOG, shown, json_
         self._printed = list[tuple[int, str]]()  # the offsets and steps of the chunks that are not void
         self._in_line = False
 
-    def show(self, entry: Any) -> None:
+    def show(self, entry: Entry) -> None:
         """Print a chunk, or the note of a reset."""
-        if hasattr(entry, "to"):
-            self._reset(entry.offset, entry.to, entry.step)
+        if entry.to is not None:
+            self._reset(entry, entry.to)
             return
         self._printed.append((entry.offset, entry.step))
-        value = self._shown(entry.value)
+        raw = self._shown.value(entry.text)
         if self._json:
-            self._line({"offset": entry.offset, "step": entry.step, "value": value})
-        elif isinstance(value, str):
+            self._line({"offset": entry.offset, "step": entry.step, "value": raw})
+            return
+        value = msgspec.json.decode(raw)
+        if isinstance(value, str):
             piece(value)
             self._in_line = not value.endswith("\n") if value else self._in_line
-        elif isinstance(value, Mapping) and self._name == LOG and "text" in value:
-            data(f"{moment_text(value.get('time', 0.0))} {value.get('level')} {value.get('logger')} {value['text']}")
+        elif self._is_log and isinstance(value, dict) and value.keys() >= {"time", "level", "logger", "text"}:
+            data(f"{moment_text(value['time'])} {value['level']} {value['logger']}: {value['text']}")
         else:
             self.end_line()
             self._line(value)
@@ -102,23 +104,16 @@ class Printer:
             piece("\n")
             self._in_line = False
 
-    def _reset(self, offset: int, to: int, step: str) -> None:
+    def _reset(self, entry: Entry, to: int) -> None:
         if self._json:
-            self._line({"offset": offset, "step": step, "to": to})
+            self._line({"offset": entry.offset, "step": entry.step, "to": to})
             return
-        kept = [one for one in self._printed if one[0] < to or one[1] != step]
+        kept = [one for one in self._printed if one[0] < to or one[1] != entry.step]
         void, self._printed = len(self._printed) - len(kept), kept
         self.end_line()
-        who = f"step {step!r}" if step else "the job"
-        note(f"[{who} runs again: {plural(void, 'chunk')} that it wrote above {'is' if void == 1 else 'are'} void]")
-
-    def _shown(self, value: Any) -> Any:
-        """The value as JSON can carry it, without secrets."""
-        carried = stored_values.carried(value, repr(type(value)), ENCODE)
-        if self._redaction is not None:
-            carried = self._redaction.named(self._name, carried)
-        return msgspec.json.decode(carried) if isinstance(carried, msgspec.Raw) else carried
+        runs = f"step {entry.step!r} runs" if entry.step else "the job runs"
+        note(f"[{runs} again: {plural(void, 'chunk')} above {'is' if void == 1 else 'are'} void]")
 
     @staticmethod
-    def _line(value: Any) -> None:
+    def _line(value: object) -> None:
         data(in_json(msgspec.json.encode(value).decode()))

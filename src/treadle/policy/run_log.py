@@ -22,7 +22,7 @@ from treadle.core.ranges import Natural
 
 LOG: Final = "log"  # the name of the stream
 MOST: Final = 16 * 1024  # bytes of lines in the row of a job
-HELD: Final = 1024 * 1024  # bytes of lines of one run that wait for the storage
+HELD: Final = 4 * 1024 * 1024  # bytes of lines of one run that wait for the storage
 LINE: Final = 4 * 1024  # characters of one line; a traceback is part of its line
 FRAME: Final = 100  # bytes of a line besides its text
 TAIL: Final = "treadle:log"  # the checkpoint with the last lines
@@ -109,13 +109,13 @@ class RunLog:
     number of the attempt
     """
 
-    __slots__ = ("_lines", "_size", "level", "number", "owner", "reader")
+    __slots__ = ("_dropped", "_lines", "_size", "level", "number", "owner", "reader")
 
     def __init__(self, owner: Handler, number: int) -> None:
         self.owner, self.level, self.number = owner, owner.level, number
         self.reader: Reader | None = None
         self._lines: deque[LogLine] = deque()
-        self._size = 0
+        self._size = self._dropped = 0
 
     def add(self, time: float, level: str, logger: str, text: str) -> None:
         """Add a line."""
@@ -124,7 +124,7 @@ class RunLog:
 
     def extend(self, lines: Iterable[LogLine]) -> None:
         """Add lines that another process has made. The oldest lines beyond `HELD` bytes are dropped, for example while
-        the storage is away."""
+        the storage is away; a line says how many."""
         with self._lock:
             was_empty = not self._lines
             for line in lines:
@@ -132,6 +132,7 @@ class RunLog:
                 self._size += line.size
             while self._size > HELD:
                 self._size -= self._lines.popleft().size
+                self._dropped += 1
             has_begun = was_empty and bool(self._lines)
         if has_begun and self.reader is not None:
             self.reader.begun()
@@ -143,9 +144,12 @@ class RunLog:
     def take(self) -> list[LogLine]:
         """Take all lines out."""
         with self._lock:
-            taken = list(self._lines)
+            taken, dropped = list(self._lines), self._dropped
             self._lines.clear()
-            self._size = 0
+            self._size = self._dropped = 0
+        if dropped:
+            text = f"{dropped:,} lines before this one were not kept: they came faster than they were stored"
+            taken.insert(0, LogLine(taken[0].time, "warning", "treadle", text, self.number))
         return taken
 
     @property

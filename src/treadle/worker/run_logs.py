@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -214,7 +215,7 @@ class LogWriter:
         number = tail.number if is_open else tail.number + 1
         return _Place(number, version, max(page.end, old.start), page.size)
 
-    async def _read(self, ids: object) -> object:
+    async def _read(self, ids: Sequence[str]) -> Sequence[Record | None]:
         storage = self._logs.storage
         return await whole(storage, await storage.get(ids), "result")
 

@@ -61,6 +61,7 @@ class StreamRoutes:
             if last == END:
                 return Response(status_code=204)
             start = _behind(last)
+        entries: Sequence[Entry]
         entries, has_ended = await jobs.page(row.id, name, start, MOST_ENTRIES if follows else call.query.limit)
         if follows:
             return EventStream(self._events(call, row, shown, start, entries))
