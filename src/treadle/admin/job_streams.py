@@ -8,6 +8,8 @@ from typing import Any, Final
 from treadle.admin.job_filters import id_of
 from treadle.admin.job_messages import JobMessages
 from treadle.core.errors import BadOption, Stale
+from treadle.core.model import Record
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.stream_model import Chunk, Reset
 from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
@@ -44,7 +46,7 @@ class JobStreams(JobMessages):
         Raises UnknownJob; Stale if the first values are no longer kept; BadResult and BadStep.
         """
         place, first = await self._place(job, name, 0)
-        tail = await find_tail(place.read, place.row.id, name, note_of(place.row.checkpoints, name).page)
+        tail = await find_tail(place.read, place.row.id, name, _pages_known(place.row, name))
         entries = list[Entry]()
         for number in range(first, tail.number + 1, AT_ONCE):
             for page in await place.pages(number, min(AT_ONCE, tail.number + 1 - number)):
@@ -110,9 +112,9 @@ class JobStreams(JobMessages):
         pruned."""
         check_name(name)
         row = await self.get(id_of(job))
-        place, near = StreamPlace(await self._storage(), row, name), note_of(row.checkpoints, name).page
+        place, near = StreamPlace(await self._storage(), row, name), _pages_known(row, name)
         first, offset = 1, 0
-        if row.state.final and near > 1:
+        if near > 1:
             first, offset = await first_kept(place.read, row.id, name, near)
         if start < offset or not first:
             rest = f"; start={offset} reads the rest" if first else ""
@@ -121,6 +123,11 @@ class JobStreams(JobMessages):
             return place, first
         tail = await find_tail(place.read, row.id, name, near)
         return place, await find_page(place.read, row.id, name, start, first, tail.number)
+
+
+def _pages_known(row: Record, name: str) -> int:
+    """A page that the stream had, or that was its next one, when a run of the job last stored checkpoints."""
+    return note_of(own_checkpoints(row.checkpoints), name).page
 
 
 def entry_of(entry: Entry, returns: Any = Any) -> Chunk | Reset:

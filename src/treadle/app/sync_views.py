@@ -14,6 +14,7 @@ from treadle.core.model import Record
 from treadle.core.stream_model import Chunk, Reset
 from treadle.scheduling import Schedules
 from treadle.tasks.when import HasId
+from treadle.workflow.streams import Entry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,12 +107,19 @@ class SyncJobs(View[Jobs]):
     def follow(self, job: HasId | str, name: str, start: int = 0, *, returns: Any = Any) -> Iterator[Chunk | Reset]:
         """As `app.jobs.follow`, for threads: `for entry in app.sync.jobs.follow(job, "tokens"):`."""
         pages = self._calls.follow_pages(job, name, start)
+
+        async def next_page() -> list[Entry] | None:
+            return await anext(pages, None)
+
+        async def close() -> None:
+            await pages.aclose()
+
         try:
-            while (entries := self._portal.call(anext(pages, None))) is not None:
+            while (entries := self._portal.call(next_page())) is not None:
                 for entry in entries:
                     yield entry_of(entry, returns)
         finally:
-            self._portal.call(pages.aclose())
+            self._portal.call(close())
 
 
 class SyncDead(View[Dead]):

@@ -77,4 +77,3 @@ MAX_STREAMS: Final = 64  # streams of a job
 MAX_CHUNK: Final = 65_536  # bytes of one chunk of a stream
 MAX_CHUNKS: Final = 100_000  # chunks and resets of a stream
 MAX_STREAM: Final = 16 * 2**20  # bytes of all chunks of a stream
-STREAM_PAGE: Final = 3_600.0  # s that an open page is kept at most: while it is open, no job of its workflow is pruned

@@ -296,9 +296,13 @@ class Durable(StepTaker):
             return True
         return any(row is not None and not row.state.final for row in rows)
 
-    def lost(self) -> None:
+    async def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""
         self._parking.end(for_good=True)
         self._locks.lost()
         if self.streams is not None:
             self.streams.lost()
+            try:
+                await self.streams.conclude_lost()
+            except (asyncio.CancelledError, Exception) as error:
+                log.warning("could not end the streams of job %s: %r", self.job, error)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.errors import RESULT, StorageError, TooLarge
 from treadle.core.events import was_lost
-from treadle.core.model import NewJob, Outcome, State
-from treadle.durable.backend import EARLY
+from treadle.core.model import STREAM, NewJob, Outcome, State
+from treadle.core.own_checkpoints import own_checkpoints
 from treadle.durable.state import DurableState
 from treadle.workflow.streams import (
     Group,
@@ -38,6 +38,7 @@ from treadle.workflow.streams import (
 )
 
 MOST_WAITING: Final = 65_536  # bytes of the chunks of a page, unless a single one is longer
+SHORTEST: Final = defaults.KEEP_LEAST + 1  # s for which a page is kept: with less, its row would belong to no root
 READ_AT_ONCE: Final = 64  # pages
 LOCKED_PAUSE: Final = 0.02  # s before a page is settled again whose row another transaction has locked
 MANY: Final = "a stream is for what people read while the job runs; store the whole elsewhere, or use another stream"
@@ -80,14 +81,19 @@ class StreamLog:
         self._version = record.version
         self._row = "" if record.job.id == run.job else hashlib.sha256(record.job.id.encode()).hexdigest()[:12]
         self._is_new = name not in streams_of(record.checkpoints)
-        self._note = note_of(record.checkpoints, name)
-        self.keep = record.job.keep if self._note.keep is None else self._note.keep
+        self._note = note_of(own_checkpoints(record.checkpoints), name)
+        self.keep = max(record.job.keep, SHORTEST) if self._note.keep is None else self._note.keep
         # An earlier run may still write: this one stores a page, at which that one stops.
         self._is_fenced = self._is_new or not (was_lost(record) or record.reopenings or self._row)
         self._place: Place | None = None
         self._was_read = False
         self._owners: dict[str, int] = {}  # the tries of this run that have begun to write, by their steps
         self._done = set[str]()  # steps of this run that have succeeded
+
+    def adopt(self, note: str) -> None:
+        """Continue behind what a part of the job has written, of which this is the checkpoint."""
+        self._is_new, self._note = False, note_of({STREAM + self._name: note}, self._name)
+        self._run.checkpoints.note((STREAM + self._name, note))
 
     @property
     def next_page(self) -> str:
@@ -149,8 +155,8 @@ class StreamLog:
             await run.backend.save(run.run)  # before the first chunk: a later run must know of the stream
         tail = await find_tail(run.backend.get, job, name, self._note.page)
         if tail.row is not None:
-            check_page(tail.row, run.run.record.job, job)
-        page = tail.page or Page(0, 0)
+            check_page(tail.row, run.run.record.job.queue, job, name)
+        page = tail.page or Page(self._note.end, 0, size=self._note.size)  # pruned, as it was kept for a short time
         is_late = page.row == self._row and page.version > self._version
         if is_late or any(
             step in page.open and not self._is_mine(step, number, page.open) for step, number in self._owners.items()
@@ -160,7 +166,8 @@ class StreamLog:
         if self._note.again:
             opened |= await self._dropped(tail.number)
         if tail.row is None or tail.row.state.final:
-            return Place(tail.number + 1, None, page.end, page.size, opened)
+            number = tail.number + 1 if tail.number else self._note.page
+            return Place(number, None, page.end, page.size, opened)
         return Place(tail.number, tail.row.version, page.end, page.size, opened)
 
     async def _dropped(self, last: int) -> dict[str, Open]:
@@ -209,9 +216,10 @@ class StreamLog:
 
     async def _is_settled(self, place: Place, page: Page) -> bool:
         """Store the page; False: another run has stored one in its place."""
-        backend, job, version = self._run.backend, self._run.run.record.job, place.version
+        backend, version = self._run.backend, place.version
         if version is None:
-            stored = check_page(await backend.store(self._open_page(place.number)), job, self._run.job)
+            queue = self._run.run.record.job.queue
+            stored = check_page(await backend.store(self._open_page(place.number)), queue, self._run.job, self._name)
             if stored.state.final:
                 return False
             version = stored.version
@@ -232,16 +240,14 @@ class StreamLog:
         return row is not None and page_of(row) == page
 
     def _open_page(self, number: int) -> NewJob:
-        record, remaining = self._run.run.record, defaults.STREAM_PAGE
-        if record.deadline_at is not None:
-            remaining = min(remaining, max(EARLY, record.deadline_at - self._run.moment()))
-        return page_row(record.job, self._run.job, self._name, number, remaining, self.keep)
+        return page_row(self._run.run.record.job.queue, self._run.job, self._name, number, self.keep)
 
     def _keep_note(self) -> None:
         """Store with the next checkpoints how far the stream is written."""
         place = self._place
         if place is not None:
-            self._note = replace(self._note, page=place.number, open=bool(place.open.keys() - self._done))
+            is_open = bool(place.open.keys() - self._done)
+            self._note = replace(self._note, page=place.number, end=place.end, size=place.size, open=is_open)
         self._note = replace(self._note, keep=self.keep)
         self._run.checkpoints.note(stream_note(self._name, self._note))
 

@@ -15,14 +15,14 @@ from typing import Final
 from treadle.concurrency.spawn import started
 from treadle.core import defaults
 from treadle.core.errors import BadOption, BadStep
-from treadle.core.model import ASKED, Outcome, State
+from treadle.core.model import Outcome, State
 from treadle.durable.branches import step_here
 from treadle.durable.checkpoints import check_name
 from treadle.durable.state import DurableState
-from treadle.durable.stream_log import MOST_WAITING, StreamLog, Waiting, too_large
+from treadle.durable.stream_log import MOST_WAITING, SHORTEST, StreamLog, Waiting, too_large
 from treadle.policy.cleanups import is_cleanup
 from treadle.serialization.call_codec import Unstorable, encode_any
-from treadle.workflow.streams import streams_of
+from treadle.workflow.streams import check_page, streams_of
 
 PACE: Final = 0.1  # s between two pages of a stream, unless much waits
 ENOUGH: Final = 16_384  # bytes that wait: they go at once
@@ -44,12 +44,17 @@ class RunStreams:
                 raise BadStep(name, f"a job writes at most {defaults.MAX_STREAMS} streams; write to one of those")
             writer = self._writers[name] = StreamWriter(self._run, name)
         if keep is not None:
-            writer.log.keep = keep
+            writer.log.keep = max(keep, SHORTEST)
         return writer
 
     def _all(self) -> Iterator[StreamWriter]:
         for name in dict.fromkeys([*streams_of(self._run.run.record.checkpoints), *self._writers]):
             yield self.writer(name)
+
+    def adopt(self, name: str, note: str) -> None:
+        """A part of the job has written this stream; `note`: its checkpoint."""
+        if name not in self._writers and name not in streams_of(self._run.run.record.checkpoints):
+            self.writer(name).log.adopt(note)
 
     async def flush(self) -> None:
         """Store what waits."""
@@ -74,18 +79,23 @@ class RunStreams:
         try:
             await self.flush()
         finally:
-            row, job = self._run.run.record, self._run.job
-            if (outcome.state.final or outcome.function_done) and (row.job.id == job or is_cleanup(row.job)):
-                await self._end_pages(job)
+            row = self._run.run.record
+            if (outcome.state.final or outcome.function_done) and (row.job.id == self._run.job or is_cleanup(row.job)):
+                await self._end_pages()
 
-    async def _end_pages(self, job: str) -> None:
-        backend = self._run.backend
-        rows = await backend.get([writer.log.next_page for writer in self._all()])
-        ended = [
-            Outcome(id=row.id, version=row.version, state=State.CANCELLED, reason=ASKED, error=f"job {job} has ended")
-            for row in rows
-            if row is not None and row.job.parent == job and not row.state.final
-        ]
+    async def conclude_lost(self) -> None:
+        """The job belongs to another run, or has ended: then end its open pages."""
+        [row] = await self._run.backend.get([self._run.job])
+        if row is not None and row.state.final:
+            await self._end_pages()
+
+    async def _end_pages(self) -> None:
+        """End the open pages. Each of them keeps the others of its stream from being pruned."""
+        backend, queue, writers = self._run.backend, self._run.run.record.job.queue, list(self._all())
+        ended, rows = list[Outcome](), await backend.get([writer.log.next_page for writer in writers])
+        for writer, row in zip(writers, rows, strict=True):
+            if row is not None and not check_page(row, queue, self._run.job, writer.name).state.final:
+                ended.append(Outcome(id=row.id, version=row.version, state=State.SUCCEEDED))
         if ended:
             await backend.settle(ended)
 
@@ -99,7 +109,7 @@ class StreamWriter:
     """Collects the chunks of one stream, on the event loop of the worker. One task stores the pages."""
 
     def __init__(self, run: DurableState, name: str) -> None:
-        self._run, self._name, self.log = run, name, StreamLog(run, name)
+        self._run, self.name, self.log = run, name, StreamLog(run, name)
         self._waiting: list[Waiting] = []
         self._size = 0  # bytes that wait
         self._to_void: list[tuple[str, int]] = []  # tries that have ended: chunks of other tries of the step are void
@@ -115,21 +125,21 @@ class StreamWriter:
         run, (step, number) = self._run, step_here.get()
         run.backend.check(run.run)
         if step and run.checkpoints.is_over(step):
-            raise BadStep(self._name, f"the step {step!r} has ended: a task that it left running writes to the stream")
+            raise BadStep(self.name, f"the step {step!r} has ended: a task that it left running writes to the stream")
         if not step:
             if run.checkpoints.has_asked:
                 raise BadStep(
-                    self._name,
+                    self.name,
                     "this function takes steps, sleeps or waits, so each of its runs would write this again: write to "
                     'the stream in a step, such as `await here.step("say", out.write, text)`',
                 )
-            run.checkpoints.written = self._name
+            run.checkpoints.written = self.name
         try:
             text = encode_any(value)
         except Unstorable as error:
-            raise BadOption("value", f"a chunk of the stream {self._name!r}: {error}") from None
+            raise BadOption("value", f"a chunk of the stream {self.name!r}: {error}") from None
         if (size := len(text.encode())) > defaults.MAX_CHUNK:
-            raise too_large(f"a chunk of the stream {self._name!r}", size, defaults.MAX_CHUNK, "write it in parts")
+            raise too_large(f"a chunk of the stream {self.name!r}", size, defaults.MAX_CHUNK, "write it in parts")
         return Waiting(step, number, text, size)
 
     async def put(self, chunk: Waiting) -> None:

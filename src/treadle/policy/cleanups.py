@@ -150,8 +150,9 @@ def merged(own: Record, ended: Record) -> Record:
 
 
 def with_published(ended: Record, own: Record) -> Record:
-    """The row of an ended job, with the values that its cleanup has published: they are values of the job."""
-    later = {name: text for name, text in own.checkpoints if name.startswith(PUBLISHED)}
+    """The row of an ended job, with the values that its cleanup has published, and with the streams that it has
+    written: they are those of the job."""
+    later = {name: text for name, text in own.checkpoints if name.startswith((PUBLISHED, STREAM))}
     return replace(ended, checkpoints=tuple({**dict(ended.checkpoints), **later}.items())) if later else ended
 
 

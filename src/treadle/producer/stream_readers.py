@@ -50,7 +50,7 @@ class StreamPlace(Struct, frozen=True):
         """The pages of these rows, up to the first one that is missing or open."""
         pages = list[Page | None]()
         for row in rows:
-            if row is None or not check_page(row, self.row.job, self.row.id).state.final:
+            if row is None or not check_page(row, self.row.job.queue, self.row.id, self.name).state.final:
                 break
             pages.append(page_of(row))
         return pages

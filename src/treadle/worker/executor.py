@@ -229,7 +229,7 @@ class Executor:
         if outcome is not None and (job_run.durable or job_run.log is not None or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
-            job_run.durable.lost()
+            await job_run.durable.lost()
             await self._cleanups.free(job_run)
         return outcome
 

@@ -3,12 +3,14 @@
 A stream is a log of entries, which are chunks and resets. The follow-up of a page is the next one, which is open. So
 the version of a row decides which of two writers comes first. A page that has expired, or that an operator has
 cancelled, has no entries; the next one follows it.
+
+The first page is the root of the others, so that no workflow of the job has them among its jobs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,7 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from treadle.core import defaults
-from treadle.core.errors import UNREADABLE, BadResult
+from treadle.core.errors import UNREADABLE, BadResult, ForeignRow
 from treadle.core.model import STREAM, NewJob, Pairs, Record, State
 from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
@@ -103,6 +105,8 @@ class StreamNote(Struct, frozen=True, omit_defaults=True):
     """The content of the checkpoint `STREAM` of a job.
 
     page   the next page, as the run knew it that stored this
+    end    the offset of its first entry
+    size   bytes of all chunks before it
     open   whether the try of a step had begun to write then, and had not ended
     base   the first offset of this round
     again  an operator has let the job run again from one of its steps: chunks of steps that it has not taken are void
@@ -110,6 +114,8 @@ class StreamNote(Struct, frozen=True, omit_defaults=True):
     """
 
     page: Natural = 1
+    end: Natural = 0
+    size: Natural = 0
     open: bool = False
     base: Natural = 0
     again: bool = False
@@ -135,31 +141,40 @@ def page_id(job: str, name: str, number: int) -> str:
     return f"{PAGE}{hashlib.sha256(f'{job} {name}'.encode()).hexdigest()[:40]}:{number}"
 
 
-def page_row(job: NewJob, id: str, name: str, number: int, deadline: float, keep: float) -> NewJob:
-    """The open page of this number. `id`: of the job that writes the stream, of which `job` may be a part."""
+def page_row(queue: str, job: str, name: str, number: int, keep: float) -> NewJob:
+    """The open page of this number, which is kept longer than any run of its job may wait before it writes again."""
+    root = None if number == 1 else page_id(job, name, 1)
     return NewJob(
-        id=page_id(id, name, number),
-        queue=job.queue,
-        root=job.root or id,
-        parent=id,
-        deadline=deadline,
+        id=page_id(job, name, number),
+        queue=queue,
+        root=root,
+        deadline=max(keep, defaults.SIGNAL_ROW),
         keep=keep,
         keep_failed=keep,
-        headers=((HEADER, msgspec.json.encode(PageHeader(id, name)).decode()),),
+        headers=((HEADER, msgspec.json.encode(PageHeader(job, name)).decode()),),
     )
+
+
+def is_page(job: NewJob) -> bool:
+    """Whether this row is a page of a stream."""
+    return not job.task and job.id.startswith(PAGE)
 
 
 def header_of(job: NewJob) -> PageHeader | None:
     """The header of a page; None if the row is none, or another program stored something else."""
     try:
-        return None if job.task or not job.id.startswith(PAGE) else _read_header(dict(job.headers).get(HEADER, ""))
+        return _read_header(dict(job.headers).get(HEADER, "")) if is_page(job) else None
     except UNREADABLE:
         return None
 
 
-def check_page(stored: Record, job: NewJob, id: str) -> Record:
-    """The row of a page of this job. Raises ForeignRow if another caller stored it."""
-    return check_place(stored, job.queue, job.root or id, id)
+def check_page(stored: Record, queue: str, job: str, name: str) -> Record:
+    """The row of a page of this stream of a job of this queue. Raises ForeignRow if another caller stored it."""
+    first = page_id(job, name, 1)
+    check_place(stored, queue, None if stored.id == first else first, None)
+    if header_of(stored.job) != PageHeader(job, name):
+        raise ForeignRow(stored.id, stored.job.queue, queue)
+    return stored
 
 
 def page_of(stored: Record) -> Page | None:
@@ -235,10 +250,10 @@ def streams_of(checkpoints: Pairs) -> list[str]:
     return [name.removeprefix(STREAM) for name in own_checkpoints(checkpoints) if name.startswith(STREAM)]
 
 
-def note_of(checkpoints: Pairs, name: str) -> StreamNote:
+def note_of(checkpoints: Mapping[str, str], name: str) -> StreamNote:
     """What the job knows of its stream."""
     try:
-        return _read_note(own_checkpoints(checkpoints).get(STREAM + name, "{}"))
+        return _read_note(checkpoints.get(STREAM + name, "{}"))
     except UNREADABLE:  # another program has stored it
         return StreamNote()
 
@@ -246,6 +261,12 @@ def note_of(checkpoints: Pairs, name: str) -> StreamNote:
 def stream_note(name: str, note: StreamNote) -> tuple[str, str]:
     """The checkpoint of a stream."""
     return STREAM + name, msgspec.json.encode(note).decode()
+
+
+def streams_again(checkpoints: Pairs) -> Pairs:
+    """The checkpoints of the streams of a job that runs again from one of its steps."""
+    own = own_checkpoints(checkpoints)
+    return tuple([stream_note(name, replace(note_of(own, name), again=True)) for name in streams_of(checkpoints)])
 
 
 class Tail(NamedTuple):
