@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Spy, work
+from tests.kit import Spy, Told, work
 from tests.worker.process_tasks import app as process_app
 from tests.worker.process_tasks import logged
 from treadle import App, BadOption, Retry, Worker, current
+from treadle.core.model import Claim, HeartbeatResult, Presence, Record
+from treadle.execution.job_run import JobRun
 from treadle.policy import run_log
+from treadle.testing import HandClock
 from treadle.worker import run_logs
+from treadle.worker.executor import NO_RULES
+from treadle.worker.log_capture import LogCapture
+from treadle.worker.running_job import RunningJob
+from treadle.workflow.streams import page_id
 from treadle_testkit.shows import shows
 
 log = logging.getLogger("shop")
@@ -98,6 +105,28 @@ async def test_many_lines_are_kept_in_pages(app: App) -> None:
     assert [row async for row in app.jobs.iterate(state="ready")] == []  # no page is open
 
 
+async def test_pages_are_kept_as_long_as_the_row_of_the_job(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_logs, "LAG", 0.0)
+
+    @app.task(name="f", keep=3_600, keep_failed=7_200, retry=Retry(attempts=1))
+    async def f(fails: bool) -> None:
+        for n in range(2):
+            log.info("%s", n)
+            await anext(app.jobs.follow(current().id, "log", start=n))
+        if fails:
+            raise ValueError("no")
+
+    jobs = await app.enqueue([f.job(False), f.job(True)])
+    async with work(app, capture_logs="info"):
+        for job in jobs:
+            await job.ended(timeout=30)
+    for job, keep in zip(jobs, (3_600, 7_200), strict=True):
+        pages = await app.storage.get([page_id(job.id, "log", number) for number in (1, 2)])
+        assert [row and row.expires_at and row.ended_at and row.expires_at - row.ended_at for row in pages] == [
+            pytest.approx(keep)
+        ] * 2
+
+
 async def test_lines_that_come_too_fast_are_counted(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "HELD", 4_000)
 
@@ -177,3 +206,65 @@ async def test_lines_of_a_process_are_kept() -> None:
 def test_an_invalid_level_is_refused(wrong: object) -> None:
     with pytest.raises(BadOption, match="capture_logs"):
         Worker(App("memory://"), capture_logs=wrong)  # type: ignore[arg-type]
+
+
+class DeadRun:
+    """A run of a job whose worker dies, or stalls: it holds the job until its lease has expired."""
+
+    @classmethod
+    async def begun(cls, app: App, id: str) -> DeadRun:
+        claim = Claim(worker="dead#0", ids=(id,), limit=1, lease=30.0)
+        [row] = (await app.storage.claim(claim)).records
+        return cls(app, row)
+
+    def __init__(self, app: App, row: Record) -> None:
+        self.storage, self.loop = app.storage, asyncio.get_running_loop()
+        task = app._core.tasks[row.job.task]
+        self.run = RunningJob(row, task, JobRun(row, "dead", lambda: None), NO_RULES, 30.0)
+        run_logs.RunLogs(LogCapture(logging.INFO), self, self.storage, self).begin(self.run)  # type: ignore[arg-type]
+
+    async def says(self, *texts: str) -> None:
+        """Log these lines, and store them in pages."""
+        run_log = self.run.job_run.log
+        assert run_log is not None
+        for text in texts:
+            run_log.add(0.0, "info", "shop", text)
+        assert isinstance(run_log.reader, run_logs.LogWriter)
+        await run_log.reader.flush()
+
+    async def send(self, renewals: Any, lease: float) -> HeartbeatResult:
+        return await self.storage.heartbeat(Presence(worker="dead"), renewals, lease)
+
+    def lease_of(self, run: RunningJob) -> float:
+        return run.lease
+
+
+@shows(
+    "the log of a job is complete and in order after a worker that wrote it has died, and a stalled one adds nothing"
+)
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_log_after_a_dead_worker(app: App, clock: HandClock, told: Told, many: bool) -> None:
+    @app.task(name="f", retry=Retry(attempts=3, base=60.0, jitter=0))
+    async def f() -> None:
+        for n in range(300 if many else 1):
+            log.info("%d.%d %s", current().attempt, n, "x" * (100 if many else 0))
+        if current().attempt < 2:
+            raise ValueError("again")
+
+    job = await f.enqueue()
+    async with work(app, capture_logs="info"):
+        await told.until("retrying")
+    clock.advance(61)
+    dead = await DeadRun.begun(app, job.id)
+    await dead.says("dead 1")  # it moves the lines that the row has into a page
+    await dead.says("dead 2")
+    clock.advance(31)
+    following = app.jobs.follow(job, "log")
+    async with work(app, capture_logs="info"):
+        await job.ended(timeout=30)
+    await dead.says("late")
+    texts = [line["text"].split()[0] for line in await app.jobs.stream(job, "log")]
+    number = 300 if many else 1
+    first, second = ([f"{attempt}.{n}" for n in range(number)] for attempt in (1, 2))
+    assert texts == [*first, "dead", "dead", *second]
+    assert [(entry.offset, entry.value["text"].split()[0]) async for entry in following] == list(enumerate(texts))

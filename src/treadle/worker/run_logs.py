@@ -34,6 +34,7 @@ log = logging.getLogger("treadle")
 
 LAG: Final = 1.0  # s for which a line waits for others
 PAGE: Final = 32 * 1024  # bytes of the lines of one page: too few for a blob store
+LEAST: Final = defaults.KEEP_LEAST + 1.0  # s for which a page is kept
 
 
 class _Over(Exception):
@@ -71,7 +72,7 @@ class RunLogs:
     async def kept(self, run: JobRun, outcome: Outcome) -> Outcome:
         """The outcome of a run with its last lines."""
         writer = None if run.log is None else run.log.reader
-        pair = await writer.end() if isinstance(writer, LogWriter) else None
+        pair = await writer.end(outcome) if isinstance(writer, LogWriter) else None
         if pair is None:
             return outcome
         run.carried = (*run.carried, pair)  # also for the outcome that replaces this one if its commit fails
@@ -131,7 +132,7 @@ class LogWriter:
                 self._has_ended = True
                 log.warning("log lines of job %s are not stored while it runs: %s", self._record.job.id, error)
 
-    async def end(self) -> tuple[str, str] | None:
+    async def end(self, outcome: Outcome) -> tuple[str, str] | None:
         """The run ends: the checkpoint with its last lines, or None if nothing has changed."""
         if self._old is None and not self._log:
             return None
@@ -146,7 +147,20 @@ class LogWriter:
                 tail = replace(stored, lines=tuple(self._lines(0)))
             else:
                 tail = LogTail(self._place.end, tuple(self._lines(self._place.end)), self._place.number)
+            if outcome.state is State.SUCCEEDED and tail.page > 1:
+                with suppress(StorageError):
+                    await self._release(tail.page)
             return None if tail == stored else tail.cut.pair
+
+    async def _release(self, end: int) -> None:
+        """The job succeeds: keep its pages before this one as long as its row. They are kept as long as that of a
+        failed job, whose log people read."""
+        job = self._record.job
+        if job.keep < job.keep_failed:
+            ids = [page_id(job.id, LOG, number) for number in range(1, end)]
+            keep = max(job.keep, LEAST)
+            # A page is settled once, so it has the version 1; a call for another one changes nothing.
+            await self._logs.storage.settle([Outcome(id=id, version=1, state=State.SUCCEEDED, keep=keep) for id in ids])
 
     @property
     def _record(self) -> Record:
@@ -206,13 +220,13 @@ class LogWriter:
         job, old = self._record.job, tail_of(self._record.checkpoints)
         tail = await find_tail(self._read, job.id, LOG, old.page)
         if tail.row is not None:
-            check_page(tail.row, job, job.id)
+            check_page(tail.row, job.queue, job.id, LOG)
         page = tail.page or Page(0, 0)
         if page.version > self._record.version:
             raise _Over
         is_open = tail.row is not None and not tail.row.state.final
         version = tail.row.version if is_open and tail.row is not None else None
-        number = tail.number if is_open else tail.number + 1
+        number = tail.number if is_open else tail.number + 1 if tail.number else old.page  # pruned
         return _Place(number, version, max(page.end, old.start), page.size)
 
     async def _read(self, ids: Sequence[str]) -> Sequence[Record | None]:
@@ -223,10 +237,9 @@ class LogWriter:
         """Store one page; False: another run has stored one in its place."""
         job, storage, version = self._record.job, self._logs.storage, place.version
         if version is None:
-            keep = max(job.keep, job.keep_failed)
-            new = page_row(job, job.id, LOG, place.number, defaults.STREAM_PAGE, keep)
+            new = page_row(job.queue, job.id, LOG, place.number, max(job.keep, job.keep_failed, LEAST))
             [row] = await storage.enqueue([new])
-            if check_page(row, job, job.id).state.final:
+            if check_page(row, job.queue, job.id, LOG).state.final:
                 return False
             version = row.version
         values = tuple([Raw(msgspec.json.encode(line)) for line in lines])
