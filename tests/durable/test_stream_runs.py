@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.durable.kit import AGAIN
-from treadle import App, Chunk, Keys, Reset, State, current
+from tests.kit import Spy
+from tests.servers import valkey
+from treadle import App, Chunk, ForeignRow, Keys, Reset, State, StorageUnavailable, current
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, Settled
 from treadle.durable.stream_log import StreamLog, Waiting
+from treadle.producer import stream_readers
 from treadle.storage.contract import Storage
+from treadle.storage.redis import ShardedRedis
 from treadle.testing import HandClock, drain
 from treadle.workflow.streams import PROBES, Page, find_page, find_tail, first_kept, page_id, page_row
 from treadle_testkit.shows import shows
@@ -254,3 +259,72 @@ async def test_chunks_are_encrypted_and_offloaded(tmp_path: Path) -> None:
         for row in await inner.get([page_id(job.id, "out", number) for number in (1, 2)]):
             assert "secret" not in (row.result or "")
             assert len(row.result or "") < 1_024
+
+
+async def test_streams_of_a_sharded_namespace(clock: HandClock) -> None:
+    storage = ShardedRedis(valkey.url(), ns=f"streams-{os.getpid()}", shards=3, now=clock)
+    async with App(storage=storage, clock=clock) as app:
+        task = telling(app, "a", "b")
+        jobs = [await task.enqueue() for _ in range(6)]
+        await drain(app)
+        for job in jobs:
+            assert [entry.offset async for entry in app.jobs.follow(job, "out")] == [0, 1]
+            assert await app.jobs.stream(job, "out") == ["a", "b"]
+
+
+async def test_readers_of_a_stream_share_its_reads(app: App, spy: Spy) -> None:
+    job = await telling(app).enqueue()
+    log = log_of(await begun(app))
+    readers = [app.jobs.follow(job, "out") for _ in range(20)]
+    await log.store(chunks("s", "0"), ())
+    first = await asyncio.gather(*(anext(reader) for reader in readers))
+    assert set(first) == {Chunk(0, "0", "s")}
+    before = spy.calls["get"]
+    for number in range(1, 11):
+        nexts = [asyncio.create_task(anext(reader)) for reader in readers]  # type: ignore[arg-type]
+        await log.store(chunks("s", str(number)), ())
+        assert {entry.value for entry in await asyncio.gather(*nexts) if isinstance(entry, Chunk)} == {str(number)}
+    assert spy.calls["get"] - before < 10 * 5
+    assert len(app._core.client.streams._hubs) == 1
+    for reader in readers:
+        await reader.aclose()  # type: ignore[attr-defined]
+    assert not app._core.client.streams._hubs
+
+
+async def test_a_reader_that_is_slow_reads_by_itself(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_readers, "KEPT", 2)
+    job = await telling(app).enqueue()
+    log = log_of(await begun(app))
+    slow, fast = app.jobs.follow(job, "out"), app.jobs.follow(job, "out")
+    await log.store(chunks("s", "0"), ())
+    assert [await anext(reader) for reader in (slow, fast)] == [Chunk(0, "0", "s")] * 2
+    waiting = asyncio.create_task(anext(slow))  # type: ignore[arg-type]
+    for number in range(1, 10):
+        await log.store(chunks("s", str(number)), ())
+        assert await anext(fast) == Chunk(number, str(number), "s")
+    assert await waiting == Chunk(1, "1", "s")
+    assert [(await anext(slow)).offset for _ in range(8)] == list(range(2, 10))
+
+
+async def test_readers_raise_what_the_storage_raises(app: App, spy: Spy) -> None:
+    job = await telling(app).enqueue()
+    log = log_of(await begun(app))
+    reader = app.jobs.follow(job, "out")
+    await log.store(chunks("s", "0"), ())
+    assert await anext(reader) == Chunk(0, "0", "s")
+    spy.away["get"] = 1
+    with pytest.raises(StorageUnavailable):
+        await anext(reader)
+    assert [entry async for entry in _some(app.jobs.follow(job, "out"), 1)] == [Chunk(0, "0", "s")]
+
+
+async def test_a_foreign_row_is_no_page(app: App) -> None:
+    job = await telling(app).enqueue()
+    storage = await app._core.open()
+    await storage.enqueue([NewJob(id=page_id(job.id, "out", 1))])
+    with pytest.raises(ForeignRow):
+        await app.jobs.stream(job, "out")
+    with pytest.raises(ForeignRow):
+        await anext(app.jobs.follow(job, "out"))
+    with pytest.raises(ForeignRow):
+        await log_of(await begun(app)).store(chunks("s", "0"), ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from treadle.admin.job_filters import id_of
@@ -74,9 +75,10 @@ class JobStreams(JobMessages):
     async def _followed(
         self, job: HasId | str, name: str, start: int, returns: Any
     ) -> AsyncGenerator[Chunk | Reset, None]:
-        async for entries in self.follow_pages(job, name, start):
-            for entry in entries:
-                yield entry_of(entry, returns)
+        async with aclosing(self.follow_pages(job, name, start)) as pages:
+            async for entries in pages:
+                for entry in entries:
+                    yield entry_of(entry, returns)
 
     async def follow_pages(self, job: HasId | str, name: str, start: int = 0) -> AsyncGenerator[list[Entry], None]:
         """As `follow`: the entries that come together, with encoded values."""
@@ -86,9 +88,10 @@ class JobStreams(JobMessages):
         refuse_to_wait("app.jobs.follow")
         waits_here()
         place, first = await self._place(job, name, start)
-        async for page in self._client.streams.pages(place, first):
-            if entries := [entry for entry in entries_of(page) if entry.offset >= start]:
-                yield entries
+        async with aclosing(self._client.streams.pages(place, first)) as pages:
+            async for page in pages:
+                if entries := [entry for entry in entries_of(page) if entry.offset >= start]:
+                    yield entries
 
     async def page(self, job: HasId | str, name: str, start: int, limit: int) -> tuple[list[Entry], bool]:
         """The entries from the offset `start` on that are stored now, `limit` at most, with encoded values; and whether

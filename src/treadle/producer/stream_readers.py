@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import copy
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Final
 
@@ -62,7 +62,7 @@ class StreamReaders:
     def __init__(self) -> None:
         self._hubs: dict[Key, _Hub] = {}
 
-    async def pages(self, place: StreamPlace, number: int) -> AsyncIterator[Page]:
+    async def pages(self, place: StreamPlace, number: int) -> AsyncGenerator[Page, None]:
         """The pages with entries from this number on: those that are stored, and then each as it comes, until the job
         has ended. The last entries of a log may be in the row of its job, and in a page later: they come once. Raises
         StorageError, ForeignRow and BadResult."""
@@ -74,8 +74,10 @@ class StreamReaders:
                     yield new
 
     async def _all(self, place: StreamPlace, number: int) -> AsyncGenerator[Page | None, None]:
-        while found := await place.pages(number, AT_ONCE):
-            number += len(found)
+        is_behind = True
+        while is_behind:
+            found = await place.pages(number, AT_ONCE)
+            is_behind, number = len(found) == AT_ONCE, number + len(found)
             for page in found:
                 yield page
         if place.row.state.final:  # it had ended before this read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
@@ -56,18 +56,22 @@ class StreamWrite(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step    the `step` of the answer to a step call, for what the effect of that step writes; "" outside of steps
     values  each a chunk, any JSON
+    at      `next` of the answer before. If the stream has more entries, this call is a repetition, and its chunks are
+            stored already. None: the first call of the run
     lease   seconds for which the call renews the lease
     """
 
     id: str
     version: int
     name: str
-    values: list[Raw]
+    values: Annotated[list[Raw], Meta(max_length=MOST_ENTRIES)]
     step: str = ""
+    at: Annotated[int, Meta(ge=0)] | None = None
     lease: float = defaults.LEASE
 
 
 class StreamWritten(Struct, frozen=True):
-    """status: stored, or lost: drop the job, it is no longer of this run."""
+    """status: stored, or lost: drop the job, it is no longer of this run. next: the offset behind the chunks."""
 
-    status: str
+    status: Literal["stored", "lost"]
+    next: int
