@@ -177,7 +177,8 @@ class RunnerSteps:
     async def end_signals(
         self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
     ) -> None:
-        """End the rows of signals that ended jobs no longer wait for, and the open pages of their streams. `rows`: the jobs as they ran."""
+        """End the rows of signals that ended jobs no longer wait for, and the open pages of their streams. `rows`: the
+        jobs as they ran."""
         for outcome, answer in zip(outcomes, answers, strict=True):
             row = rows.get(outcome.id)
             is_over = answer.status == "applied" and outcome.state.final

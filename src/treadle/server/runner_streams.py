@@ -9,7 +9,7 @@ from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, BadStep, TooLarge
 from treadle.core.plain_json import refuse_deep
 from treadle.core.ranges import a_span, check_ids
-from treadle.durable import StreamLog, Waiting, check_name
+from treadle.durable import StreamLog, WaitingChunk, check_name
 from treadle.policy.run_log import LOG
 from treadle.server.stream_messages import StreamWrite
 from treadle.workflow.streams import streams_of
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 TRY: Final = 0  # the number of the try of each step: a runner tries a step once in a run
 
 
-def checked_chunks(call: StreamWrite) -> list[Waiting]:
+def checked_chunks(call: StreamWrite) -> list[WaitingChunk]:
     """The chunks of a call. Raises BadOption, BadStep and TooLarge."""
     check_ids("id", [call.id])
     a_span("lease", call.lease)
     check_name(call.name)
     if call.name == LOG:
         raise BadStep(call.name, "is the stream of the log lines of a job; choose another name")
-    chunks = list[Waiting]()
+    chunks = list[WaitingChunk]()
     for value in call.values:
         if (size := len(value)) > defaults.MAX_CHUNK:
             raise TooLarge(f"a chunk of the stream {call.name!r}", size, defaults.MAX_CHUNK, "write it in parts")
@@ -35,11 +35,11 @@ def checked_chunks(call: StreamWrite) -> list[Waiting]:
             refuse_deep(value)
         except UNREADABLE as error:
             raise BadOption("values", f"a chunk of the stream {call.name!r} cannot be read: {error}") from None
-        chunks.append(Waiting(call.step, TRY, bytes(value).decode(), size))
+        chunks.append(WaitingChunk(call.step, TRY, bytes(value).decode(), size))
     return chunks
 
 
-async def write_chunks(durable: Durable, call: StreamWrite, chunks: Sequence[Waiting]) -> int:
+async def write_chunks(durable: Durable, call: StreamWrite, chunks: Sequence[WaitingChunk]) -> int:
     """Store chunks -> the offset behind them. Raises BadStep, TooLarge and StorageError, and what `save` raises if the
     job no longer belongs to this run."""
     steps = durable.checkpoints
