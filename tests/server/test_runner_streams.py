@@ -101,7 +101,7 @@ async def test_a_repeated_call(site: Site) -> None:
 async def test_what_is_refused(site: Site) -> None:
     await site.enqueue(queue="mine")
     [run] = await site.claim("mine")
-    assert "write it in parts" in await write(run, "x" * defaults.MAX_CHUNK, status=413)
+    assert "write it in parts" in await write(run, "x" * defaults.MAX_CHUNK, status=422)
     assert "log lines" in await write(run, "x", name="log", status=422)
     assert (await write(run, "x", version=run.version + 1))["status"] == "lost"
     run.token = "mine"

@@ -99,6 +99,12 @@ class StreamLog:
         """This try of the step has begun to write, by another object of this run."""
         self._owners[step] = number
 
+    async def append(self, step: str, number: int, texts: Sequence[str]) -> int:
+        """Store these chunks of a try in a page -> the offset behind them."""
+        if texts:
+            await self.store([Waiting(step, number, text, len(text.encode())) for text in texts], ())
+        return await self.end()
+
     @property
     def next_page(self) -> str:
         """The id of the page that is open, if there is one."""

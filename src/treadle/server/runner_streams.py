@@ -9,7 +9,7 @@ from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadOption, BadStep, TooLarge
 from treadle.core.plain_json import refuse_deep
 from treadle.core.ranges import a_span, check_ids
-from treadle.durable import StreamLog, WaitingChunk, check_name
+from treadle.durable import StreamLog, check_name
 from treadle.policy.run_log import LOG
 from treadle.server.stream_messages import StreamWrite
 from treadle.workflow.streams import streams_of
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 TRY: Final = 0  # the number of the try of each step: a runner tries a step once in a run
 
 
-def checked_chunks(call: StreamWrite) -> list[WaitingChunk]:
+def checked_chunks(call: StreamWrite) -> list[str]:
     """The chunks of a call. Raises BadOption, BadStep and TooLarge."""
     check_ids("id", [call.id])
     a_span("lease", call.lease)
     check_name(call.name)
     if call.name == LOG:
         raise BadStep(call.name, "is the stream of the log lines of a job; choose another name")
-    chunks = list[WaitingChunk]()
+    chunks = list[str]()
     for value in call.values:
         if (size := len(value)) > defaults.MAX_CHUNK:
             raise TooLarge(f"a chunk of the stream {call.name!r}", size, defaults.MAX_CHUNK, "write it in parts")
@@ -35,11 +35,11 @@ def checked_chunks(call: StreamWrite) -> list[WaitingChunk]:
             refuse_deep(value)
         except UNREADABLE as error:
             raise BadOption("values", f"a chunk of the stream {call.name!r} cannot be read: {error}") from None
-        chunks.append(WaitingChunk(call.step, TRY, bytes(value).decode(), size))
+        chunks.append(bytes(value).decode())
     return chunks
 
 
-async def write_chunks(durable: Durable, call: StreamWrite, chunks: Sequence[WaitingChunk]) -> int:
+async def write_chunks(durable: Durable, call: StreamWrite, chunks: Sequence[str]) -> int:
     """Store chunks -> the offset behind them. Raises BadStep, TooLarge and StorageError, and what `save` raises if the
     job no longer belongs to this run."""
     steps = durable.checkpoints
@@ -51,10 +51,8 @@ async def write_chunks(durable: Durable, call: StreamWrite, chunks: Sequence[Wai
     stream.resume(call.step, TRY)
     end = await stream.end()
     if call.at is not None and end > call.at:
-        return end
-    if chunks:
-        await stream.store(chunks, ())
-    return await stream.end()
+        return end  # the call before this one has stored them
+    return await stream.append(call.step, TRY, chunks)
 
 
 async def complete_step(durable: Durable, step: str) -> None:
