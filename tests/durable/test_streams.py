@@ -502,6 +502,19 @@ async def test_a_stream_is_not_pruned_while_its_job_may_write(app: App, clock: H
     assert await app.jobs.stream(job, "out") == ["a", "b"]
 
 
+async def test_a_deleted_job_has_no_streams(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        for text in "abc":
+            await current().step("s", current().stream("out").write, text)
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.delete(job)
+    clock.advance(100)
+    assert await (await app._core.open()).prune(100) == 5
+
+
 async def test_lists_show_no_pages(app: App) -> None:
     @app.task
     async def t(n: int) -> None:

@@ -15,7 +15,6 @@ from msgspec import Struct
 from treadle.concurrency.spawn import started
 from treadle.core.errors import StorageError
 from treadle.core.model import Record
-from treadle.policy.run_log import LOG
 from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.workflow.streams import Page, check_page, page_after, page_id, page_in, page_of
@@ -162,13 +161,12 @@ class _Hub:
     async def _read_on(self) -> None:
         """Read the next pages, at each notification, until the job has ended."""
         place, job = self._place, self._place.row.id
-        has_ended, looks_at_job, came = False, True, 0  # `came`: pages of which a notification came
-        last: Page | None = None
-        while True:
-            watched = place.id(self._next + came)
-            heard = asyncio.ensure_future(_heard(place.storage, [f"job:{watched}", f"job:{job}"]))
-            try:
-                await asyncio.sleep(0)  # watch before the read, so that a page in between is noticed
+        has_ended, came = False, 0  # `came`: pages of which a notification came
+        of_job, of_page = _heard(place.storage, job), _heard(place.storage, place.id(self._next))
+        looks_at_job, last = True, self.last
+        try:
+            while True:
+                await asyncio.sleep(0)  # watch before the read, so that nothing in between is missed
                 ids = [place.id(number) for number in range(self._next, self._next + NEXT)]
                 *rows, row = await place.read([*ids, *([job] if looks_at_job else ids[:1])])
                 pages = place.ended(rows)
@@ -181,30 +179,34 @@ class _Hub:
                     self._notify()
                 if has_ended and not pages:
                     return
-                is_new = False
                 if looks_at_job:
-                    # Of the rows of one read, pages may be the earlier ones: if this one is new, read them once more.
                     last = None if row is None else page_in(row, place.name)
-                    has_ended, is_new = row is None or row.state.final, last != self.last
-                # A run ends its open page when the job ends, and leaves none of a log: the notification of that may
-                # have come before this watch.
-                is_near_end = bool(pages) and (pages[-1] is None or place.name == LOG)
-                looks_at_job = is_near_end and not looks_at_job
-                if has_ended or is_new or looks_at_job or len(pages) != came:
+                    has_ended = has_ended or row is None or row.state.final
+                looks_at_job = False
+                if has_ended or last != self.last or len(pages) != came:
+                    # Once more: of the rows of one read, the pages may be older than the job.
                     came = 0
-                    continue
-                topics = await heard
-                came = int(f"job:{watched}" in topics)
-                looks_at_job = not topics or f"job:{job}" in topics
-            finally:
-                heard.cancel()
-                await asyncio.wait([heard])  # leave no task behind
+                else:
+                    await asyncio.wait([of_page, of_job], return_when=asyncio.FIRST_COMPLETED)
+                    came = int(of_page.done() and of_page.result())
+                if looks_at_job := of_job.done():
+                    of_job = _heard(place.storage, job)
+                of_page.cancel()
+                of_page = _heard(place.storage, place.id(self._next + came))
+        finally:
+            of_job.cancel()
+            of_page.cancel()
+            await asyncio.wait([of_job, of_page])  # leave no task behind
 
 
-async def _heard(storage: Storage, topics: Sequence[str]) -> set[str]:
-    """The topics that were published within some seconds."""
-    try:
-        return await storage.watch(topics, LOOK_EVERY)
-    except StorageError:
-        await asyncio.sleep(LOOK_EVERY)
-        return set()
+def _heard(storage: Storage, id: str) -> asyncio.Task[bool]:
+    """Whether a notification about this row comes within some seconds."""
+
+    async def watch() -> bool:
+        try:
+            return bool(await storage.watch([f"job:{id}"], LOOK_EVERY))
+        except StorageError:
+            await asyncio.sleep(LOOK_EVERY)
+            return False
+
+    return asyncio.ensure_future(watch())

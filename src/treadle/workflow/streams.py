@@ -19,16 +19,18 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadResult, ForeignRow
-from treadle.core.model import STREAM, NewJob, Pairs, Record, State
+from treadle.core.model import STREAM, NewJob, Outcome, Pairs, Record, State
 from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 from treadle.core.stored_text import FORMS, lacks
 from treadle.policy.run_log import LOG, TAIL, tail_of
+from treadle.storage.contract import Storage
 from treadle.workflow.signals import check_place
 
 PAGE: Final = "treadle:page:"  # prefix of the ids of pages
 HEADER: Final = "treadle:stream"  # the header with a `PageHeader`: an operator reads it without keys
 PROBES: Final = 16  # pages that one call reads between two others
+DELETED: Final = 200  # pages of one call
 NEAR: Final = 4  # pages that are read backwards from the last one
 POWERS: Final = defaults.MAX_CHUNKS.bit_length() + 1
 
@@ -344,3 +346,18 @@ async def first_kept(read: Read, job: str, name: str, near: int) -> tuple[int, i
             if row is not None and (page := page_of(row)) is not None:
                 return number, page.start
     return 0, 0
+
+
+async def delete_streams(storage: Storage, rows: Sequence[Record]) -> None:
+    """Let the storage prune the streams of these jobs."""
+    for row in rows:
+        for name in streams_of(row.checkpoints):
+            number, there = 1, True
+            while there:
+                ids = [page_id(row.id, name, each) for each in range(number, number + DELETED)]
+                pages = [page for page in await storage.get(ids) if page is not None]
+                states = [(page, page.state if page.state.final else State.SUCCEEDED) for page in pages]
+                await storage.settle(
+                    [Outcome(id=p.id, version=p.version, state=state, keep=0.0) for p, state in states]
+                )
+                number, there = number + DELETED, bool(pages)
