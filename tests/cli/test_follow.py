@@ -124,7 +124,7 @@ async def test_the_log_is_the_stream_of_a_job_without_another(
     assert json.loads(shown)["streams"] == ["log"]
 
 
-async def test_what_cannot_be_followed(speech: Speech, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_stream_that_cannot_be_followed(speech: Speech, capsys: pytest.CaptureFixture[str]) -> None:
     speech.end()
     async with speech.app, work(speech.app, capture_logs="info"):
         job: Job[str] = await speech.speak.enqueue()

@@ -98,7 +98,7 @@ async def test_a_repeated_call(site: Site) -> None:
     assert await text_of(site, run) == "ab"
 
 
-async def test_what_is_refused(site: Site) -> None:
+async def test_calls_that_are_refused(site: Site) -> None:
     await site.enqueue(queue="mine")
     [run] = await site.claim("mine")
     assert "write it in parts" in await write(run, "x" * defaults.MAX_CHUNK, status=422)

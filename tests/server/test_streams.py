@@ -199,7 +199,7 @@ async def test_a_server_that_stops_ends_its_streams_at_once(site: Site) -> None:
         assert text_of(await (await site.follow(job, "0")).rest()) == "two"
 
 
-@shows("a reader is told which chunks are void when a step runs again")
+@shows("an event names the chunks that are void when a step runs again")
 async def test_a_reset_is_an_event(site: Site) -> None:
     job = await site.stutter.enqueue()
     async with work(site.app):

@@ -157,7 +157,7 @@ async def test_a_short_run_takes_no_call_of_the_storage_more(app: App, spy: Spy)
 
 
 class Talk:
-    """A job that logs, and reads its own log before it goes on."""
+    """A job that logs, and reads its own log before each next line."""
 
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(run_logs, "LAG", 0.0)

@@ -351,7 +351,8 @@ async def first_kept(read: Read, job: str, name: str, near: int) -> tuple[int, i
 async def delete_streams(storage: Storage, rows: Sequence[Record]) -> None:
     """Let the storage prune the streams of these jobs."""
     for row in rows:
-        for name in streams_of(row.checkpoints):
+        tail = tail_of(row.checkpoints)
+        for name in [*streams_of(row.checkpoints), *([LOG] if tail.open or tail.page > 1 else [])]:
             number, there = 1, True
             while there:
                 ids = [page_id(row.id, name, each) for each in range(number, number + DELETED)]

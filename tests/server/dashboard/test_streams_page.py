@@ -128,7 +128,7 @@ async def test_void_text_is_left_out_or_struck_through(visit: Visit, mill: Mill)
     await expect(lines.last).to_contain_text("shop.mill done")
 
 
-async def test_the_log_grows_while_the_job_runs_and_survives_the_server(visit: Visit, shop: Shop, mill: Mill) -> None:
+async def test_the_log_grows_while_the_job_runs_and_the_server_restarts(visit: Visit, shop: Shop, mill: Mill) -> None:
     job = await mill.answer.enqueue(["a", "b"])
     page = await visit.open(f"jobs/{job.id}")
     await panel(page).get_by_role("button", name="Log").click()

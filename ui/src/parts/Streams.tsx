@@ -1,4 +1,4 @@
-/** What the runs of a job write while they run: its log lines, and its own streams. */
+/** The streams that the runs of a job write, and their log lines. */
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
@@ -254,7 +254,7 @@ function Value({ chunk }: { chunk: Chunk }): JSX.Element {
   return chunk.void ? <del class="value">{text}</del> : <code class="value">{text}</code>;
 }
 
-/** What "copy" takes: the text as it stands, a line for each other value. */
+/** The text for "copy", without void parts: a line for each value that is no text. */
 function textOf(stream: Stream): string {
   return stream.blocks
     .flat()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.responses import Response
 
-from treadle.admin import ShownStream
+from treadle.admin import Jobs, ShownStream
 from treadle.core.clock import wall
 from treadle.core.errors import UnknownJob
 from treadle.core.model import Record
@@ -26,7 +26,6 @@ from treadle.storage import messages
 from treadle.workflow.streams import Entry, names_of
 
 if TYPE_CHECKING:
-    from treadle.admin.jobs import Jobs
     from treadle.app.core import AppCore
 
 EVENTS: Final = "text/event-stream"
@@ -95,7 +94,7 @@ class StreamRoutes:
     async def _events(
         self, call: Call[Any, Any], row: Record, shown: Shown, start: int, entries: Sequence[Entry]
     ) -> AsyncGenerator[bytes, None]:
-        """The events of a stream. What is stored already is sent at once; each further page when it comes."""
+        """The events of these stored entries, and then of each page when it comes."""
         jobs, name = jobs_of(self._core, call), call.part("name")
         if entries:
             yield shown.events(entries)
