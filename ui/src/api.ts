@@ -241,7 +241,6 @@ export interface JobAttempt {
   error: string | null;
   reason: string | null;
   delay: number | null;
-  logs: LogLine[];
 }
 
 export interface JobHistory {
@@ -249,6 +248,7 @@ export interface JobHistory {
   steps: Step[];
   signals: Signal[];
   values: { [name: string]: Json };
+  streams: string[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -403,12 +403,6 @@ export interface Listing {
   cursor?: string | null;
   limit?: number;
   count?: boolean;
-}
-
-export interface LogLine {
-  at: number;
-  level: string;
-  text: string;
 }
 
 export interface Me {
@@ -762,6 +756,29 @@ export interface Step {
   failed: boolean;
 }
 
+export interface StreamEntry {
+  offset: number;
+  step: string;
+  value?: Json;
+  to?: number;
+}
+
+export interface StreamNames {
+  names: string[];
+}
+
+export interface StreamPage {
+  entries: StreamEntry[];
+  next: number;
+  ended: boolean;
+}
+
+export interface StreamRead {
+  from?: number;
+  limit?: number;
+  wait?: number;
+}
+
 export interface Task {
   name: string;
   declared: boolean;
@@ -891,6 +908,8 @@ export interface Answers {
   "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
+  "GET /v1/jobs/{id}/streams": StreamNames;
+  "GET /v1/jobs/{id}/streams/{name}": StreamPage;
   "GET /v1/jobs/{id}/value": Answered;
   "GET /v1/jobs/{id}/wait": Job;
   "GET /v1/limits": LimitViews;

@@ -23,6 +23,7 @@ from treadle.core.model import STREAM, NewJob, Outcome, Pairs, Record, State
 from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 from treadle.core.stored_text import FORMS, lacks
+from treadle.policy.run_log import LOG, TAIL, tail_of
 from treadle.storage.contract import Storage
 from treadle.workflow.signals import check_place
 
@@ -204,6 +205,29 @@ def entries_of(page: Page) -> Iterator[Entry]:
             offset += 1
 
 
+def page_after(page: Page, offset: int) -> Page | None:
+    """The entries of a page from this offset on; None: there are none."""
+    if offset <= page.start:
+        return page
+    groups, at = list[Group](), page.start
+    for group in page.groups:
+        if at >= offset:
+            groups.append(group)
+        elif at + group.entries > offset:
+            groups.append(replace(group, values=group.values[offset - at :]))
+        at += group.entries
+    return replace(page, start=offset, groups=tuple(groups)) if groups else None
+
+
+def page_in(row: Record, name: str) -> Page | None:
+    """The last entries of a stream that are in the row of its job: lines of its log. None: there are none."""
+    tail = tail_of(row.checkpoints) if name == LOG else None
+    if tail is None or not tail.lines:
+        return None
+    values = tuple([Raw(msgspec.json.encode(line)) for line in tail.lines])
+    return Page(tail.start, row.version, steps=("",), groups=(Group(0, values),))
+
+
 def folded(entries: Sequence[Entry]) -> list[Entry]:
     """The chunks that are not void, in their order."""
     void = dict[str, list[tuple[int, int]]]()
@@ -217,8 +241,14 @@ def folded(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
+def names_of(checkpoints: Pairs) -> list[str]:
+    """The names of the streams of a job, with that of its log."""
+    has_log = any(name == TAIL for name, _ in checkpoints)
+    return [*streams_of(checkpoints), *([LOG] if has_log else [])]
+
+
 def streams_of(checkpoints: Pairs) -> list[str]:
-    """The names of the streams of a job."""
+    """The names of the streams that the functions of a job have written."""
     return [name.removeprefix(STREAM) for name in own_checkpoints(checkpoints) if name.startswith(STREAM)]
 
 
@@ -321,7 +351,8 @@ async def first_kept(read: Read, job: str, name: str, near: int) -> tuple[int, i
 async def delete_streams(storage: Storage, rows: Sequence[Record]) -> None:
     """Let the storage prune the streams of these jobs."""
     for row in rows:
-        for name in streams_of(row.checkpoints):
+        tail = tail_of(row.checkpoints)
+        for name in [*streams_of(row.checkpoints), *([LOG] if tail.open or tail.page > 1 else [])]:
             number, there = 1, True
             while there:
                 ids = [page_id(row.id, name, n) for n in range(number, number + DELETED)]

@@ -42,6 +42,7 @@ from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.runner_steps import RunnerSteps
 from treadle.server.settings import Settings
 from treadle.server.step_messages import StepCall, StepResult
+from treadle.server.stream_messages import StreamWrite, StreamWritten
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
 from treadle.server.worker_protocol_audit import ProtocolAct, ProtocolActs
 from treadle.storage import among, fused, mark_of, messages, whole
@@ -146,6 +147,7 @@ class WorkerProtocol:
                 chance, most = self._app.random(), self._app.sizes.result
                 outcomes.append(runner_outcomes.judged(ready, row, self._app.retry, max_lost, now, chance, most))
         allowed, refused, of_operators = await self._checked(token, outcomes)
+        await self._steps.complete(token, rows, allowed)
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
             answers = list(among(refused, await self._settled(allowed)))
         await self._end_refused(token, rows, outcomes, answers)
@@ -197,6 +199,11 @@ class WorkerProtocol:
         Its outcome is in the history of the job when this answers, and is the same in every run.
         """
         return await self._steps.take(call.token, call.body)
+
+    @Operation("POST /v1/work/stream", tag="work", scope="work", most=None, bare=True)
+    async def stream(self, call: Call[StreamWrite, messages.Nothing]) -> StreamWritten:
+        """Add chunks to a stream of a job that the runner holds."""
+        return await self._steps.write(call.token, call.body)
 
     @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:

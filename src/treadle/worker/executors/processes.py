@@ -43,6 +43,7 @@ from treadle.worker.executors.child import (
     Done,
     Hello,
     Leave,
+    Logged,
     Message,
     Noted,
     Raised,
@@ -208,8 +209,10 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Waits | Done | Raised) or message.number != self.jobs:
+                if isinstance(message, Hello | Ask | Leave) or message.number != self.jobs:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
+                if isinstance(message, Logged | Done | Raised) and run.log is not None:
+                    run.log.extend(message.log)
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
@@ -217,11 +220,9 @@ class _Child:
                 elif isinstance(message, Waits):
                     if run.on_wait is not None:
                         run.on_wait()
-                else:
+                elif isinstance(message, Done | Raised):
                     if message.note is not None:
                         run.note = message.note
-                    if run.log is not None:
-                        run.log.extend(message.log)
                     return message, text
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
