@@ -24,7 +24,7 @@ from treadle.policy.cleanups import UNDONE
 from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:", "approve:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 
