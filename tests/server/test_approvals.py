@@ -63,11 +63,10 @@ class Site:
                 answer = await current().approve("refund", **{"by": "group:finance", "show": SHOWN, **question})
                 return [answer.approved, answer.by, answer.reason]
 
-            await refund.enqueue()
+            job = await refund.enqueue()
             await drain(app)
-        status, page = await self.call("root")("/v1/approvals", method="GET")
-        assert status == 200
-        request: dict[str, Any] = page["requests"][-1]
+        _, page = await self.call("root")(f"/v1/approvals?job={job.id}", method="GET")
+        request: dict[str, Any] = page["requests"][0]
         return request
 
     async def ended(self, job: str) -> Any:
@@ -83,7 +82,7 @@ class Site:
             return await (await app.jobs.handle(job)).result(0)
 
     async def page(self, url: str, **form: str) -> tuple[int, str]:
-        """What the link answers to a GET, or to a form that is sent."""
+        """The answer of the link to a GET, or to a form that is sent."""
         how = "POST" if form else "GET"
         async with self.session.request(how, url, data=form or None) as answer:
             assert answer.headers["Cache-Control"] == "no-store"
@@ -192,7 +191,7 @@ async def test_links_that_are_not_valid_any_more(site: Site) -> None:
         assert (status, "This request has ended" in html) == (410, True)
 
 
-async def test_forged_links_say_nothing(site: Site) -> None:
+async def test_forged_links_get_one_answer(site: Site) -> None:
     """The answer does not depend on the request that the link names."""
     request = await site.asked()
     url = await linked(site, request)
@@ -280,7 +279,7 @@ async def site_rows(site: Site, id: str) -> Any:
         return await app.storage.get([id])
 
 
-async def test_who_may_decide_is_the_same_without_tokens() -> None:
+async def test_a_server_without_tokens_lets_every_caller_decide() -> None:
     """Everybody may do everything there."""
     async with aiohttp.ClientSession() as session:
         site = Site(session, ())
