@@ -134,7 +134,7 @@ async def _request(app: App, id: str, name: str | None) -> ApprovalRequest:
     chosen = [request for request in open_ if name in (None, request.name)]
     if len(chosen) == 1:
         return chosen[0]
-    names = ", ".join(repr(request.name) for request in open_)
+    names = ", ".join(sorted(repr(request.name) for request in open_))
     if chosen:
         raise Stop(USAGE, f"job {job} has several open requests: name one of {names}")
     found = f"it waits for {names}" if open_ else "it has none; `treadle jobs show` says what it waits for"

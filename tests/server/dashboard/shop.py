@@ -157,6 +157,12 @@ def shop_app(app: App, shop: Shop) -> App:
     async def report(name: str) -> str:
         return f"report {name}"
 
+    @app.task(name="shop.refund", queue="orders")
+    async def refund(order: int, amount: int) -> list[Any]:
+        shown = {"order": order, "amount": amount, "customer": "Ada"}
+        answer = await current().approve("refund", by="group:finance", until=86_400, show=shown)
+        return [answer.approved, answer.reason]
+
     @app.task(name="shop.approve", queue="orders")
     async def approve(number: int) -> Any:
         """Reserve the goods, then wait for a signal."""

@@ -45,7 +45,7 @@ export function Request({ request, alone = false }: { request: RequestShown; alo
     busy.value = false;
   };
   return (
-    <Panel title={request.name} label={`Request ${request.name}`}>
+    <Panel title={alone ? `Request for approval: ${request.name}` : request.name} label={`Request ${request.name}`}>
       <div class="pad stack" data-testid="request">
         <Facts
           rows={[
@@ -66,7 +66,6 @@ export function Request({ request, alone = false }: { request: RequestShown; alo
             <TextField
               label="Reason"
               optional
-              rows={2}
               value={reason.value}
               onInput={(text) => (reason.value = text.slice(0, LONGEST))}
             />
