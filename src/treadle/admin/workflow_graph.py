@@ -241,7 +241,7 @@ def _drawing(
     more: bool,
     hide: Callable[[Record], Record] | None,
 ) -> Graph:
-    waits = {row.job.parent: words for row in rows if not row.state.final and (words := _waited_for(row)) is not None}
+    waits = {row.job.parent: name for row in rows if not row.state.final and (name := _waited_for(row)) is not None}
     sizes = {name: JOINT if len(ids) == 1 and jobs[ids[0]].job.task == FLOW else JOB for name, ids in shown.items()}
     drawn = layout(sizes, edges)
     nodes = []

@@ -56,8 +56,8 @@ def approvals(
 def _line(request: ApprovalRequest, app: App) -> tuple[object, ...]:
     """A request for people, in one line."""
     now, shown = app._core.now(), bytes(_shown(app, request)).decode()
-    asked, until, by = age(request.asked_at, now), age(request.until, now), request.by or "every operator"
-    return request.job, request.name, request.task, by, asked, until, "" if shown == "null" else shortened(shown, SHOWN)
+    since, until, by = age(request.asked_at, now), age(request.until, now), request.by or "every operator"
+    return request.job, request.name, request.task, by, since, until, "" if shown == "null" else shortened(shown, SHOWN)
 
 
 def _plain(app: App, request: ApprovalRequest) -> dict[str, object]:
@@ -137,6 +137,6 @@ async def _request(app: App, id: str, name: str | None) -> ApprovalRequest:
     names = ", ".join(sorted(repr(request.name) for request in open_))
     if chosen:
         raise Stop(USAGE, f"job {job} has several open requests: name one of {names}")
-    found = f"it waits for {names}" if open_ else "it has none; `treadle jobs show` says what it waits for"
+    others = f"it waits for {names}" if open_ else "it has none; `treadle jobs show` says what it waits for"
     which = "no open request" if name is None else f"no open request {name!r}"
-    raise Stop(FAILED, f"job {job} has {which}: {found}")
+    raise Stop(FAILED, f"job {job} has {which}: {others}")

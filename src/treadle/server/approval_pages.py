@@ -63,15 +63,15 @@ class ApprovalPages:
         if isinstance(link, HTMLResponse):
             return link
         try:
-            asked = await self._core.jobs.approval(link.request)
+            stored = await self._core.jobs.approval(link.request)
         except UnknownJob:
             return _gone()
-        if asked.state == "decided" and asked.decision is not None:
-            made = asked.decision
-            return _said(409, str(AlreadyDecided(asked.id, asked.name, made.approved, made.by, made.reason, made.at)))
-        if asked.state != "open" or (asked.until is not None and asked.until <= self._core.now()):
+        if (decision := stored.decision) is not None:
+            fields = decision.approved, decision.by, decision.reason, decision.at
+            return _said(409, str(AlreadyDecided(stored.id, stored.name, *fields)))
+        if stored.state != "open" or (stored.until is not None and stored.until <= self._core.now()):
             return _gone()
-        return self._form(link, asked)
+        return self._form(link, stored)
 
     async def decide(self, request: Request) -> HTMLResponse:
         """Decide the request as the button says."""
@@ -103,12 +103,12 @@ class ApprovalPages:
             return _said(410, f"This link expired at {moment_text(link.expires)}. Ask for another one.")
         return link
 
-    def _form(self, link: Link, asked: ApprovalRequest) -> HTMLResponse:
-        redaction = self._core.redactor.also(self._settings.redact, self._settings.reveal).of(asked.task)
-        shown = value_shown(asked.name, asked.show, redaction)
-        facts = [("Asked at", moment_text(asked.asked_at)), ("For", link.to), ("Job", f"{asked.task} {asked.job}")]
-        if asked.until is not None:
-            facts.append(("Until", moment_text(asked.until)))
+    def _form(self, link: Link, stored: ApprovalRequest) -> HTMLResponse:
+        redaction = self._core.redactor.also(self._settings.redact, self._settings.reveal).of(stored.task)
+        shown = value_shown(stored.name, stored.show, redaction)
+        facts = [("Asked at", moment_text(stored.asked_at)), ("For", link.to), ("Job", f"{stored.task} {stored.job}")]
+        if stored.until is not None:
+            facts.append(("Until", moment_text(stored.until)))
         rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
         data = "" if shown is None else f"<pre>{escape(msgspec.json.format(bytes(shown)).decode())}</pre>"
         form = (
@@ -117,7 +117,7 @@ class ApprovalPages:
             '<button name="decision" value="approve">Approve</button>'
             '<button name="decision" value="reject">Reject</button></form>'
         )
-        return _page(200, f"Request: {asked.name}", f"<dl>{rows}</dl>{data}{form}")
+        return _page(200, f"Request: {stored.name}", f"<dl>{rows}</dl>{data}{form}")
 
 
 def _gone() -> HTMLResponse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from treadle.core.errors import BadOption, MayNotDecide
 from treadle.core.model import NewJob, Outcome, Record, State
 from treadle.server.auth.tokens import Token
-from treadle.workflow.approvals import LABEL, check_by, header_of, label_of, may_decide, read_decision
+from treadle.workflow.approvals import LABEL, check_by, header_of, is_request, label_of, may_decide, read_decision
 
 
 def check_request(job: NewJob) -> str:
@@ -19,6 +19,11 @@ def check_request(job: NewJob) -> str:
     if job.labels != (LABEL, label_of(check_by(header.by))):
         raise BadOption("labels", f"job {job.id[:60]!r}: expected the labels of a request for {header.by!r}")
     return header.job
+
+
+def owner_of(job: NewJob) -> str | None:
+    """Check a request -> the job that asks; None for another row."""
+    return check_request(job) if is_request(job.id) else None
 
 
 def born(job: NewJob, out: Outcome) -> str:

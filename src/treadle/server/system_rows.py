@@ -126,9 +126,7 @@ def _of_work(job: NewJob) -> str | None:
         return check_once_lock(job)
     if job.id.startswith(LOCK):
         return check_lock(job).job
-    if is_request(job.id):
-        return request_rows.check_request(job)
-    return check_cleanup(job) if is_cleanup(job) else None
+    return request_rows.owner_of(job) or (check_cleanup(job) if is_cleanup(job) else None)
 
 
 def _outside(job: str, call: Collection[str]) -> str | None:

@@ -24,8 +24,8 @@ function whom(by: string): string {
 
 async function decide(request: RequestShown, approved: boolean, reason: string): Promise<void> {
   try {
-    const made = await send<Decided>("POST", `approvals/${part(request.id)}/decide`, { approved, reason });
-    toast(`The request ${request.name} is ${made.approved ? "approved" : "rejected"}.`, { tone: "good" });
+    const decision = await send<Decided>("POST", `approvals/${part(request.id)}/decide`, { approved, reason });
+    toast(`The request ${request.name} is ${decision.approved ? "approved" : "rejected"}.`, { tone: "good" });
   } catch (error) {
     failed(error); // of two decisions one counts: the message has it
     if (!(error instanceof Problem && error.status === 409)) return;

@@ -199,8 +199,8 @@ class Actor:
         if name == "decide":
             body = {"approved": arguments["approved"], "reason": arguments.get("reason", "")}
             parts = {"id": str(arguments["id"])}
-            made = await self._calls("POST", "/v1/approvals/{id}/decide", parts=parts, body=body, scope="operate")
-            return {"words": f"the request is {'approved' if made['approved'] else 'rejected'}"}
+            decision = await self._calls("POST", "/v1/approvals/{id}/decide", parts=parts, body=body, scope="operate")
+            return {"words": f"the request is {'approved' if decision['approved'] else 'rejected'}"}
         if name == "signal":
             body = {"name": arguments["name"], "value": arguments.get("value")}
             parts = {"id": str(arguments["id"])}

@@ -98,12 +98,12 @@ class ApprovalRoutes:
     @Operation("GET /v1/approvals", tag="approvals", scope="read")
     async def approvals(self, call: Call[None, ApprovalsAsked]) -> ApprovalsShown:
         """List the open requests for approval, the oldest first."""
-        asked = call.query
+        query = call.query
         page = await jobs_of(self._core, call).approvals(
-            by=asked.by, queue=asked.queue, job=asked.job, limit=asked.limit, cursor=asked.cursor
+            by=query.by, queue=query.queue, job=query.job, limit=query.limit, cursor=query.cursor
         )
         shown = [self._shown(call, request) for request in page.requests]
-        return ApprovalsShown([one for one in shown if one.may_decide or not asked.mine], page.cursor)
+        return ApprovalsShown([one for one in shown if one.may_decide or not query.mine], page.cursor)
 
     @Operation("GET /v1/approvals/{id}", tag="approvals", scope="read", others=(404,))
     async def approval(self, call: Call[None, Nothing]) -> RequestShown:
