@@ -22,6 +22,7 @@ from treadle_testkit.shows import shows
 pytestmark = pytest.mark.slow
 
 READING = {
+    "list_approvals",
     "list_jobs",
     "get_job",
     "explain_job",
@@ -39,7 +40,7 @@ READING = {
     "metrics",
     "audit",
 }
-ACTING = {"retry", "cancel", "run_now", "delete", "pause_queue", "resume_queue", "signal"}
+ACTING = {"decide", "retry", "cancel", "run_now", "delete", "pause_queue", "resume_queue", "signal"}
 
 
 class Client:
