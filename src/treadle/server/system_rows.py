@@ -25,6 +25,7 @@ from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import read_policy
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
+from treadle.server import request_rows
 from treadle.server.row_checks import check_job
 from treadle.server.rows_of_jobs import (
     check_answer,
@@ -37,6 +38,7 @@ from treadle.server.rows_of_jobs import (
 )
 from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
+from treadle.workflow.approvals import is_request
 from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
@@ -134,7 +136,7 @@ def _of_work(job: NewJob) -> str | None:
         return check_lock(job).job
     if is_page(job):
         return check_page(job).job
-    return check_cleanup(job) if is_cleanup(job) else None
+    return request_rows.owner_of(job) or (check_cleanup(job) if is_cleanup(job) else None)
 
 
 def _outside(job: str, call: Collection[str]) -> str | None:
@@ -180,6 +182,8 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         own = mailbox == signal_id(answer.job, answer.signal, 0).rpartition(":")[0] and turn.isdecimal()
         expect(own, "id", job, f"stored with a message {answer.signal!r} to job {answer.job}")
         return "operate"
+    if is_request(job.id):
+        return request_rows.born(job, out)
     if is_cleanup(job):
         expect(check_cleanup(job) == out.id, "parent", job, f"the cleanup of job {out.id}")
         return ""
@@ -216,6 +220,8 @@ def ended(out: Outcome) -> str:
     if out.id.startswith(SIGNAL):
         # a worker releases the messages that its job has received
         return "" if out.keep == 0.0 and out.result is None and out.value is None else "operate"
+    if is_request(out.id):
+        return request_rows.ended(out)
     if audit.is_id(out.id):
         if out.state is not State.SUCCEEDED or out.keep is not None or out.followups or out.checkpoints:
             raise BadOption("id", f"{out.id!r}: an entry of the audit log can only be completed")

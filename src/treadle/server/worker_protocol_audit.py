@@ -23,6 +23,7 @@ from treadle.scheduling import ticker
 from treadle.server import system_rows
 from treadle.server.auth import rights
 from treadle.server.rows_of_jobs import check_signal
+from treadle.workflow.approvals import APPROVAL, is_request
 from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
@@ -120,9 +121,10 @@ class ProtocolActs:
         for out in outcomes:
             if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER, PAGE)):
                 continue
-            if out.id.startswith(SIGNAL) and out.id not in of_operators:  # a worker releases a message
+            own = (SIGNAL, APPROVAL)
+            if out.id.startswith(own) and out.id not in of_operators:  # a worker releases a message or a request
                 continue
-            is_own = out.id in of_operators and out.id.startswith((SIGNAL, system_rows.SCHEDULE))
+            is_own = out.id in of_operators and out.id.startswith((*own, system_rows.SCHEDULE))
             if is_own or (out.id, out.version) not in self._claims:
                 unclaimed.append((out, is_own))
             if out.id in of_operators:
@@ -174,7 +176,9 @@ def _schedule(job: NewJob) -> str:
 
 
 def _of_own_row(row: Record, out: Outcome) -> ProtocolAct:
-    """The outcome of a signal or a schedule."""
+    """The outcome of a signal, a request for approval or a schedule."""
+    if is_request(row.id):
+        return ProtocolAct("approval.decide", row.job.parent or row.id, out.result or "")
     if row.id.startswith(SIGNAL):
         return ProtocolAct("job.signal", row.job.parent or row.id, f"state={out.state}")
     paused = dict(out.checkpoints).get("paused")
