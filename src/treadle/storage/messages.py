@@ -138,6 +138,7 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     function_done: bool = False
     keep: float | None = None
     reach: Many[str] = ()
+    spent: Annotated[tuple[tuple[str, int], ...], Meta(max_length=defaults.MAX_LIMITS)] = ()
     succeed: Raw | UnsetType = UNSET
     fail: str | None = None
     abort: str | None = None

@@ -102,6 +102,8 @@ def outcome_bytes(out: Outcome) -> bytes:
         "keep": out.keep,
         "reach": out.reach,
     }
+    if out.spent:
+        fields["spent"] = out.spent
     return b"f" + encode(fields)
 
 

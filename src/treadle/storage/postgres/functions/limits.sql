@@ -52,7 +52,7 @@ $$;
 CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     gate_row gate;
-    gone int;
+    gone bigint;
 BEGIN
     SELECT * INTO gate_row FROM gate WHERE key = limited;
     IF limit_rule.how = 'bucket' THEN
@@ -148,7 +148,7 @@ BEGIN
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
             CASE WHEN r.rate IS NOT NULL THEN capacity(r.r) END AS cap, CASE WHEN r.how = 'bucket' THEN r.r END AS r,
             CASE WHEN w.per IS NOT NULL THEN (
-                SELECT coalesce(sum(s.cost), 0)::int FROM start s
+                SELECT coalesce(sum(s.cost), 0)::bigint FROM start s
                 WHERE s.key = k.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t) END AS gone,
             CASE WHEN w.per IS NOT NULL THEN (
                 SELECT s.at FROM start s WHERE s.key = k.key ORDER BY s.at DESC LIMIT 1) END AS last_start
@@ -162,9 +162,9 @@ BEGIN
 END $$;
 
 -- Records starts: the costs that were charged to these limits at t. pers, gone: as limit_states counted them at
--- `counted_at`; levels: what the rates admit after these starts.
-CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
-    t float8)
+-- `counted_at`; levels: what the rates admit after these starts; filled: whether a bucket was full before.
+CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone bigint[], levels float8[], filled boolean[],
+    counted_at float8, t float8)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF 0 < ANY (gone) THEN
@@ -178,8 +178,10 @@ BEGIN
     WHERE w.per IS NOT NULL ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
     UPDATE gate SET spent = CASE WHEN w.per IS NOT NULL THEN spent - w.gone + w.cost ELSE spent END,
         tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END,
-        at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END
-    FROM unnest(keys, costs, pers, gone, levels) AS w (key, cost, per, gone, level)
+        at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END,
+        since = CASE WHEN w.per IS NULL AND w.filled THEN counted_at ELSE since END
+    FROM unnest(keys, costs, pers, gone, levels, filled)
+        AS w (key, cost, per, gone, level, filled)
     CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS g
     WHERE gate.ctid = g.spot;
 END $$;
