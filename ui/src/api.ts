@@ -217,7 +217,7 @@ export interface JobAsked {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -266,7 +266,7 @@ export interface JobOptions {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;

@@ -85,6 +85,13 @@ class Noted(Struct, tag="noted", tag_field="is"):
     note: str
 
 
+class Spent(Struct, tag="spent", tag_field="is"):
+    """What the function has spent of the limits of its job so far. It is sent at once, as the process may be killed."""
+
+    number: int
+    costs: dict[str, int]
+
+
 class Waits(Struct, tag="waits", tag_field="is"):
     """The function waits for another job."""
 
@@ -119,7 +126,7 @@ class Leave(Struct, tag="leave", tag_field="is"):
     """Close the resources of the app, and exit."""
 
 
-Message = Hello | Ask | Begun | Noted | Waits | Done | Raised | Leave
+Message = Hello | Ask | Begun | Noted | Spent | Waits | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -194,6 +201,7 @@ class Child:
                 self._send(Noted(number, run.note or ""))
 
         run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers, kind="process")
+        run.on_spent = lambda costs: self._send(Spent(number, costs))
         if ask.alone:
             run.on_wait = lambda: self._send(Waits(number))
         enter(run)

@@ -46,6 +46,7 @@ from treadle.worker.executors.child import (
     Message,
     Noted,
     Raised,
+    Spent,
     Waits,
     frame,
     read_message,
@@ -208,12 +209,17 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Waits | Done | Raised) or message.number != self.jobs:
+                if (
+                    not isinstance(message, Begun | Noted | Spent | Waits | Done | Raised)
+                    or message.number != self.jobs
+                ):
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
                 if isinstance(message, Begun):
                     begun = True
                 elif isinstance(message, Noted):
                     run.keep_note(message.note)
+                elif isinstance(message, Spent):
+                    run.spent = message.costs
                 elif isinstance(message, Waits):
                     if run.on_wait is not None:
                         run.on_wait()
