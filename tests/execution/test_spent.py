@@ -293,3 +293,27 @@ async def test_a_step_with_limits_rests_the_partition_after_a_429(app: App, budg
     await drain(app)
     assert sorted(asked) == ["ann", "ann", "bob"]
     assert await used(app) == 60
+
+
+# --- over the budget
+
+
+@shows("a job that is over its budget is blocked, with what is used, when there is room, and how to raise it")
+async def test_a_job_over_its_budget_is_explained(app: App, budget: None, clock: HandClock) -> None:
+    @app.task(limits=RESERVED)
+    async def call() -> None:
+        current().spent(tokens=70)
+
+    await call.enqueue()
+    await drain(app)
+    clock.advance(3_600)
+    jobs = [await call.enqueue() for _ in range(2)]
+    await drain(app)
+    sentence = await app.jobs.explain(jobs[0])
+    assert "blocked until the limit 'tokens:ann' has room (70 of 100 starts per 86400 s used, it needs 60" in sentence
+    assert "there is room for the first of them at" in sentence
+    assert "in 82,800 s" in sentence
+    assert "`treadle limits set tokens --rate 200 --per 86400` doubles the rate" in sentence
+    await app.limits.set(Limit("tokens", rate=200, per=86_400))
+    await drain(app)
+    assert (await app.jobs.get(jobs[0])).state is State.SUCCEEDED

@@ -165,6 +165,7 @@ USE = LimitUse(
     blocked=2,
     starts=3,
     next_start=4.5,
+    opens=5.5,
     pauses=(PAUSE,),
     behind=RULE,
     declared=True,

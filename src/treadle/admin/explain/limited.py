@@ -48,7 +48,7 @@ def blocked(key: str, facts: Facts) -> str:
         held = f"{room}{_held(key, use, facts)}{also}"
         return f"{held}; {set_limit(rule, slots=use.used + cost, rate=raised)} makes room for it."
     if rule.rate and use.starts + cost > rule.rate and not facts.rivals:
-        return f"{room}: {_faster(rule).removeprefix('; ')}."
+        return f"{room}{_opening(use, facts.now)}{_faster(rule)}."
     return f"{room}{_kept_for(key, facts)}."
 
 
@@ -140,6 +140,14 @@ def _rate_used_up(whose: str, use: LimitUse, now: float) -> str:
     opens = use.next_start or now
     when = f"the next start is possible at {at(opens)}, in {lasting(opens - now)}"
     return f"{whose} ({_rate(use.rule)}) is used up; {when}"
+
+
+def _opening(use: LimitUse, now: float) -> str:
+    """When the rate has room for the first job that it blocks."""
+    if use.opens is None:
+        return ""
+    first = "" if use.blocked == 1 else " for the first of them"
+    return f"; there is room{first} at {at(use.opens)}, in {lasting(max(0.0, use.opens - now))}"
 
 
 def _rate(rule: Limit) -> str:

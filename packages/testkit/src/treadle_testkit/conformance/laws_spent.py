@@ -68,13 +68,16 @@ async def counted(storage: Storage, key: str = "tokens:ann") -> int:
 
 @shows("a run that spends less than it reserved makes room for the jobs behind it at once")
 @BOTH
-async def test_law08_a_lower_cost_makes_room_at_once(storage: Storage, how: str) -> None:
+async def test_law08_a_lower_cost_makes_room_at_once(storage: Storage, clock: HandClock, how: str) -> None:
     """A blocked job returns in the settle, as when a slot is freed."""
     await storage.set_limits([budget(how)])
     await storage.enqueue([call("a"), call("b"), call("c")])
     first = await claim_one(storage)
     assert await claim_ids(storage, 9) == []
     assert await standing(storage) == (0, 2)
+    [use] = [use for use in await storage.limits() if use.key == "tokens:ann"]
+    assert (use.starts, use.next_start) == (60, None)
+    assert use.opens == pytest.approx(clock() + (100 if how == "window" else 20))
     await settle(storage, done(first, **ann(20)))
     assert await standing(storage) == (1, 1)
     assert await claim_ids(storage, 9) == ["b"]
@@ -93,6 +96,8 @@ async def test_law08_a_higher_cost_counts_fully(storage: Storage, clock: HandClo
     clock.advance(85)
     assert await claim_ids(storage, 9) == []
     assert (await claimed(storage, 9)).next_in == pytest.approx(5)
+    [use] = [use for use in await storage.limits() if use.key == "tokens:ann"]
+    assert use.opens == pytest.approx(clock() + 5)
     clock.advance(5)
     assert await claim_ids(storage, 9) == ["c"]
 

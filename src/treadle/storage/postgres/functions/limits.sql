@@ -96,20 +96,21 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns how much each limit with a rate admits now, and when it admits one job; NULL: now, or never by itself. Limits
--- that have started no jobs are left out. One statement: Every `stats` reads this; calling `rate_level` and `opens_at`
--- for each limit took four times as long.
-CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
+-- Returns how much each limit with a rate admits now, when it admits one job (NULL: now, or never by itself), and when
+-- the first job that it blocks. Limits that have started no jobs are left out. One statement: Every `stats` reads this;
+-- calling `rate_level` and `opens_at` for each limit took four times as long.
+CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8, opens float8)
+LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
     known AS MATERIALIZED (
-        SELECT g.key, g.spent, g.tokens, g.at, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
+        SELECT g.key, g.spent, g.tokens, g.at, g.opens, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
         FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key
         LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
         WHERE (g.spent > 0 OR g.tokens IS NOT NULL)
             AND CASE WHEN own.name IS NULL THEN family.rate ELSE own.rate END IS NOT NULL
     ), counted AS MATERIALIZED (
-        SELECT k.key, k.r, k.t, capacity(k.r) AS cap, CASE
+        SELECT k.key, k.r, k.t, k.opens, capacity(k.r) AS cap, CASE
             WHEN (k.r).how = 'bucket' THEN least(capacity(k.r)::float8,
                 coalesce(k.tokens + greatest(0, k.t - k.at) * (k.r).rate / (k.r).per, capacity(k.r)))
             ELSE (k.r).rate - (k.spent - (SELECT coalesce(sum(s.cost), 0) FROM start s
@@ -118,7 +119,7 @@ SET search_path FROM CURRENT SET jit = off AS $$
     )
     SELECT c.key, c.level, CASE WHEN c.level >= least(1, c.cap) - 1e-9 OR c.cap = 0 OR (c.r).rate = 0 THEN NULL
         WHEN (c.r).how = 'bucket' THEN c.t + (1 - c.level) * (c.r).per / (c.r).rate
-        ELSE opens_at(c.key, c.r, 1, c.t) END
+        ELSE opens_at(c.key, c.r, 1, c.t) END, c.opens
     FROM counted c
 $$;
 
