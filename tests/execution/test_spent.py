@@ -1,4 +1,4 @@
-"""`current().spent(...)`: a run says what it has really spent of its limits."""
+"""`current().spent(...)`: a run reports its real costs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def used(app: App, key: str = "tokens:ann") -> int:
     return next((use.starts for use in await app.limits.list() if use.key == key), 0)
 
 
-@shows("a run that says what it has spent makes room in the budget for the next one")
+@shows("a run that reports its real cost makes room in the budget for the next one")
 @KINDS
-async def test_a_run_says_what_it_has_spent(app: App, budget: None, kind: str) -> None:
+async def test_a_run_reports_its_real_cost(app: App, budget: None, kind: str) -> None:
     def call(tokens: int) -> None:
         current().spent(tokens=tokens - 5)
         current().spent({"tokens:ann": 3}, tokens=2)
@@ -55,7 +55,7 @@ async def test_a_run_says_what_it_has_spent(app: App, budget: None, kind: str) -
 
 @KINDS
 @pytest.mark.parametrize("end", ["abort", "defer", "retry", "error", "timeout", "suspend", "unstorable"])
-async def test_each_end_of_a_run_keeps_what_it_has_spent(
+async def test_each_end_of_a_run_keeps_its_real_cost(
     app: App, budget: None, clock: HandClock, kind: str, end: str
 ) -> None:
     """The sum of two runs: the second one spends nothing, and says so."""
@@ -95,7 +95,7 @@ async def test_each_end_of_a_run_keeps_what_it_has_spent(
     assert await used(app, "requests") == runs
 
 
-async def test_a_limit_that_nobody_names_keeps_its_cost(app: App, budget: None) -> None:
+async def test_a_limit_that_is_not_named_keeps_its_cost(app: App, budget: None) -> None:
     @app.task(limits=RESERVED)
     async def call() -> None:
         current().spent(requests=4)
@@ -105,7 +105,7 @@ async def test_a_limit_that_nobody_names_keeps_its_cost(app: App, budget: None) 
     assert (await used(app), await used(app, "requests")) == (60, 4)
 
 
-async def test_a_name_stands_for_each_limit_of_that_name(app: App, budget: None) -> None:
+async def test_a_name_means_each_limit_of_that_name(app: App, budget: None) -> None:
     """A call spends the budget of its user and that of the organization."""
 
     @app.task(limits={"tokens:ann": 60, "tokens:org": 60, "requests": 1})
@@ -141,7 +141,7 @@ async def test_a_wrong_cost_is_refused(app: App, budget: None, costs: Any, by_na
     assert await used(app) == 60
 
 
-async def test_a_job_without_limits_says_what_to_do(app: App) -> None:
+async def test_the_error_of_a_job_without_limits_names_the_option(app: App) -> None:
     @app.task(retry=ONCE)
     async def call() -> str:
         with pytest.raises(BadOption, match="give its task or the step limits="):
@@ -200,9 +200,9 @@ async def test_the_transaction_of_a_run_stores_what_it_has_spent(app: App, budge
 # --- steps
 
 
-@shows("a step with limits of its own says what its try has spent")
+@shows("a step with limits of its own reports the real cost of its try")
 @KINDS
-async def test_a_step_with_limits_says_what_its_try_has_spent(app: App, budget: None, kind: str) -> None:
+async def test_a_step_with_limits_reports_the_cost_of_its_try(app: App, budget: None, kind: str) -> None:
     """The job spends nothing, and a replay of its function changes nothing."""
 
     def ask(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""Runners in other languages report what a run has really spent of its limits."""
+"""Runners in other languages report the real costs of a run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def used(call: Any) -> dict[str, int]:
     return {use["key"]: use["starts"] for use in answer["limits"] if use["starts"]}
 
 
-@shows("a runner in another language says what a run has spent of its limits")
+@shows("a runner in another language reports the real cost of a run")
 @pytest.mark.parametrize(
     "end", [{"succeed": 1}, {"fail": "boom"}, {"abort": "no"}, {"defer": 60}, {"state": "succeeded", "result": "1"}]
 )
-async def test_a_report_says_what_was_spent(call: Any, end: dict[str, Any]) -> None:
+async def test_a_report_has_the_real_cost(call: Any, end: dict[str, Any]) -> None:
     row = await started(call)
     assert await settle(call, row, spent=[["tokens:ann", 20]], **end) == "applied"
     assert await used(call) == {"tokens:ann": 20, "requests": 1}

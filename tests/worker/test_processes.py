@@ -198,7 +198,7 @@ async def test_progress_reaches_the_parents_context(pool: ProcessPool, tmp_path:
 
 
 @pytest.mark.parametrize("end", ["return", "raise", "die"])
-async def test_what_was_spent_reaches_the_parents_run(pool: ProcessPool, end: str) -> None:
+async def test_real_costs_reach_the_parents_run(pool: ProcessPool, end: str) -> None:
     """Also if the process dies then: the run ends with it."""
     task = task_of(work.spends)
     row = record(task, 20, end, limits=(("tokens:ann", 50),))

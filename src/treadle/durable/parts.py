@@ -163,8 +163,8 @@ class Part(Durable):
         return key in self._kept or (is_in_step and await super().win(key, keep))
 
     def is_in_step(self) -> bool:
-        """Whether the caller is inside of the step that is tried, or of any step of a cleanup. What is outside repeats
-        the function of the job."""
+        """Whether the caller is inside of the step that is tried, or of any step of a cleanup. Code outside
+        repeats the function of the job."""
         only, outer = self.steps.only, self.checkpoints.here().outer
         return bool(outer) if only is None else only.key in outer
 

@@ -1,4 +1,4 @@
-"""What a run has really spent of its limits, by the names that its function uses."""
+"""Reads the real costs that a function reports: the limits of its job, by the names that the function uses."""
 
 from __future__ import annotations
 

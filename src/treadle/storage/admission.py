@@ -122,7 +122,8 @@ def counted(rule: Limit, remaining: float) -> int:
 
 
 def charge(rule: Limit, cost: int) -> int:
-    """What a start of this cost takes of the rate. A bucket has no more than its burst. A window is used up either way,
+    """The part of the rate that a start of this cost takes. A bucket has no more than its burst. A window is used up in
+    either case,
     so it records the whole cost, which the end of the run can replace exactly."""
     return min(cost, capacity(rule)) if rule.how == "bucket" else cost
 

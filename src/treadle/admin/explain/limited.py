@@ -39,16 +39,17 @@ def blocked(key: str, facts: Facts) -> str:
     if use.next_start is not None and _slots_fit(use, cost):
         used_up = _rate_used_up(f"the rate of the limit {key!r}", use, facts.now)
         return f"It is blocked: {used_up}; {others}{_faster(rule)}."
-    used = [f"{use.used} of {rule.slots} slots in use"] if rule.slots is not None else []
-    used += [f"{use.starts} of {_rate(rule)} used"] if rule.rate is not None else []
-    costly = [f"it needs {cost}"] if cost > 1 else []
+    used = [f"{use.used:,} of {rule.slots:,} slots in use"] if rule.slots is not None else []
+    used += [f"{use.starts:,} of {_rate(rule)} used"] if rule.rate is not None else []
+    costly = [f"it needs {cost:,}"] if cost > 1 else []
     room = f"It is blocked until the limit {key!r} has room ({', '.join([*used, *costly, others])})"
     if rule.slots is not None and not _slots_fit(use, cost):
         also, raised = _rate_too(use, facts.now)
         held = f"{room}{_held(key, use, facts)}{also}"
         return f"{held}; {set_limit(rule, slots=use.used + cost, rate=raised)} makes room for it."
-    if rule.rate and use.starts + cost > rule.rate and not facts.rivals:
-        return f"{room}{_opening(use, facts.now)}{_faster(rule)}."
+    if rule.rate and use.starts + cost > rule.rate:
+        behind = f"; {named(facts.rivals[0])} is ahead of it" if facts.rivals else ""
+        return f"{room}{_opening(use, facts.now)}{behind}{_faster(rule)}."
     return f"{room}{_kept_for(key, facts)}."
 
 

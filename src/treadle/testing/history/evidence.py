@@ -112,7 +112,7 @@ class Evidence:
 
     @cached_property
     def spent(self) -> dict[tuple[str, int], dict[str, int]]:
-        """What each run says that it has spent, by limit."""
+        """The real costs that each run reports, by limit."""
         ended = [entry for entry in self.entries if entry.what == "ended" and "spent" in entry.facts]
         return {(entry.id, entry.version): entry.facts["spent"] for entry in ended}
 

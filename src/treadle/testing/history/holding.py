@@ -98,7 +98,7 @@ class _Start(NamedTuple):
     called: float
 
     def counted(self, called: float) -> int:
-        """What a claim that was called then must have counted."""
+        """The cost that a claim which was called then must have counted."""
         return max(self.least, self.real) if self.stored < called else self.least
 
 

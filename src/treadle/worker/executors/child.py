@@ -86,7 +86,7 @@ class Noted(Struct, tag="noted", tag_field="is"):
 
 
 class Spent(Struct, tag="spent", tag_field="is"):
-    """What the function has spent of the limits of its job so far. It is sent at once, as the process may be killed."""
+    """The real costs that the function has reported so far, by limit. Sent at once, as the process may be killed."""
 
     number: int
     costs: dict[str, int]

@@ -122,7 +122,7 @@ async def test_law08_a_run_may_have_spent_nothing(storage: Storage, how: str) ->
     assert await claim_ids(storage, 9) == ["b"]
 
 
-@shows("a run that does not say what it spent keeps its reservation")
+@shows("a run that reports no cost keeps its reservation")
 @BOTH
 async def test_law08_a_limit_that_is_not_named_keeps_its_reservation(storage: Storage, how: str) -> None:
     """Each limit of a job has a cost of its own. A name that the job has not has no effect."""
@@ -162,7 +162,7 @@ async def test_law08_a_released_job_starts_again_with_a_new_reservation(storage:
     assert await counted(storage) == 100
 
 
-async def test_law08_starts_of_one_moment_are_replaced_one_by_one(storage: Storage) -> None:
+async def test_law08_starts_of_one_instant_are_replaced_one_by_one(storage: Storage) -> None:
     """They are recorded together, and each outcome changes only its own part."""
     await storage.set_limits([budget()])
     await storage.enqueue([call("a", 20), call("b", 30), call("c", 40)])
@@ -408,7 +408,7 @@ async def test_law08_real_costs_of_concurrent_runs_add_up(storage: Storage, conn
 # --- the promise
 
 
-@shows("what counts never exceeds a budget by more than a run's error in its reservation")
+@shows("a claim starts a job only if its reservation fits into what the budget has left")
 @pytest.mark.parametrize("seed", range(4))
 async def test_law08_a_start_is_admitted_only_if_it_fits(storage: Storage, clock: HandClock, seed: int) -> None:
     """Random costs, reserved and real: what a claim admits fits into what is left of the window then."""
