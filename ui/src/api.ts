@@ -243,7 +243,7 @@ export interface JobAsked {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -292,7 +292,7 @@ export interface JobOptions {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -403,6 +403,7 @@ export interface LimitUse {
   blocked: number;
   starts: number;
   next_start: number | null;
+  opens: number | null;
   pauses: Pause[];
   behind: Limit | null;
   declared: boolean;

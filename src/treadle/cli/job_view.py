@@ -223,7 +223,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),
-        ("limits", ", ".join(name for name, _ in job.limits)),
+        ("limits", ", ".join(f"{name}={cost}" if cost > 1 else name for name, cost in job.limits)),
         ("labels", ", ".join(job.labels)),
         ("headers", ", ".join(f"{name}={text}" for name, text in job.headers)),
         ("waits for", waits),

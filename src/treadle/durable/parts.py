@@ -162,9 +162,14 @@ class Part(Durable):
         )
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        only = self.steps.only
-        is_in_step = only is not None and only.key in self.checkpoints.here().outer
+        is_in_step = self.steps.only is not None and self.is_in_step()
         return key in self._kept or (is_in_step and await super().win(key, keep))
+
+    def is_in_step(self) -> bool:
+        """Whether the caller is inside of the step that is tried, or of any step of a cleanup. Code outside
+        repeats the function of the job."""
+        only, outer = self.steps.only, self.checkpoints.here().outer
+        return bool(outer) if only is None else only.key in outer
 
     def key(self, name: str | None) -> str:
         return super().key(name).replace(self.run.record.job.id, self.job, 1)

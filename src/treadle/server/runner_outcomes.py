@@ -17,6 +17,7 @@ from treadle.core.events import was_lost
 from treadle.core.job import inheriting
 from treadle.core.model import NewJob, Outcome, Pairs, Record
 from treadle.policy import attempts, judge
+from treadle.policy.costs import costs_of
 from treadle.policy.error_text import text_of
 from treadle.policy.retry import Abort, Defer, Retry
 from treadle.server.errors import Refused
@@ -93,7 +94,16 @@ def refused(outcome: Outcome, reason: str, row: Record, now: float) -> Outcome:
     record = replace(row, version=outcome.version)
     lost = attempts.losses(record) if was_lost(record) else ()
     report = RunReport(id=row.id, version=outcome.version)
-    return _unstorable(record, judge.unstorable(outcome, reason), now, report, lost)
+    failed = _unstorable(record, judge.unstorable(outcome, reason), now, report, lost)
+    return replace(failed, spent=outcome.spent)
+
+
+def with_spent(outcome: Outcome, report: RunReport, row: Record) -> Outcome:
+    """The outcome with what the run has spent of its limits. Raises BadOption for a limit that the job does not
+    name."""
+    if not report.spent:
+        return outcome
+    return replace(outcome, spent=tuple(costs_of(row.job.limits, dict(report.spent), {}).items()))
 
 
 def _unstorable(record: Record, error: TreadleError, now: float, report: RunReport, lost: Pairs) -> Outcome:

@@ -86,7 +86,7 @@ class Cleanups:
         has_function = own.job.payload != cleanups.CHILDREN_ONLY and task.kind in ("async", "thread")
         if ended.state is State.SUCCEEDED or not has_function:
             return cleanups.nothing_to_do(own)
-        run.record = cleanups.merged(own, ended)
+        run.record, run.limits = cleanups.merged(own, ended), own.job.limits
         run.durable = Cleanup(run, self._durable, self._durable.codec(task.name), ended)
         return None
 
@@ -118,7 +118,7 @@ class Cleanups:
             row = cleanups.merged(part, row)
         limits = {name for around in rows for name, _ in around.job.limits}
         only = Target(key, outer_of(own.job), {name for name, _ in row.checkpoints}, limits)
-        run.record = cleanups.merged(own, row)
+        run.record, run.limits = cleanups.merged(own, row), own.job.limits
         codec = self._durable.codec(task.name)
         if rows[-1] is not own and cleanups.is_cleanup(rows[-1].job):
             run.durable = Cleanup(run, self._durable, codec, job, only)

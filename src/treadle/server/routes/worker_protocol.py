@@ -145,7 +145,8 @@ class WorkerProtocol:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
                 ready = await runner_outcomes.prepared(report, row, self._app.client.prepared)
                 chance, most = self._app.random(), self._app.sizes.result
-                outcomes.append(runner_outcomes.judged(ready, row, self._app.retry, max_lost, now, chance, most))
+                outcome = runner_outcomes.judged(ready, row, self._app.retry, max_lost, now, chance, most)
+                outcomes.append(runner_outcomes.with_spent(outcome, report, row))
         allowed, refused, of_operators = await self._checked(token, outcomes)
         await self._steps.complete(token, rows, allowed)
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
