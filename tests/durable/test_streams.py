@@ -352,7 +352,7 @@ async def test_values_and_names_are_checked(app: App) -> None:
         await entries_of(app, "unknown", "a")
 
 
-async def test_a_stopped_worker_hands_over_what_it_wrote(app: App) -> None:
+async def test_a_step_that_a_stopped_worker_left_runs_again(app: App) -> None:
     """The step runs again in another worker, and its chunks of before are void."""
     runs, wrote = list[int](), asyncio.Event()
 
