@@ -1,4 +1,4 @@
-"""Streams of which several runs write: what a lost run wrote is void, and what it writes later is refused."""
+"""Streams of which several runs write: the chunks of a lost run are void, and its later ones are refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def telling(app: App, *texts: str) -> Any:
     return t
 
 
-@shows("what a lost worker wrote to a stream is void, and what it writes later is refused")
+@shows("the chunks of a lost worker are void, and its later ones are refused")
 @pytest.mark.parametrize("texts", ["xyz", ""])
 @pytest.mark.parametrize("is_early", [True, False])
 async def test_a_lost_run_writes_no_more(app: App, clock: HandClock, texts: str, is_early: bool) -> None:
@@ -203,7 +203,7 @@ async def _some(reader: Any, count: int) -> Any:
     await reader.aclose()
 
 
-async def test_a_writer_whose_pages_were_pruned_goes_on_behind_them(app: App, clock: HandClock) -> None:
+async def test_a_writer_whose_pages_were_pruned_writes_behind_them(app: App, clock: HandClock) -> None:
     job = await telling(app).enqueue()
     run = await begun(app)
     log = log_of(run)

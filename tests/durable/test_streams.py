@@ -149,7 +149,7 @@ async def test_a_write_is_a_step(app: App, clock: HandClock) -> None:
     assert (await app.jobs.get(jobs[0])).state is State.SUCCEEDED
 
 
-@shows("a step that runs again voids what it has written before: readers are told, and end with the stored text")
+@shows("a step that runs again voids its earlier chunks for all readers, which end with the stored text")
 @pytest.mark.parametrize("how", ["retry of the step", "attempt", "attempt of a thread", "limits"])
 @pytest.mark.parametrize("second", ["xyz", ""])
 async def test_a_step_that_runs_again_voids_its_chunks(app: App, how: str, second: str) -> None:

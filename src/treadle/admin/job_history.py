@@ -160,6 +160,8 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Deco
     if kind == "lock":
         number = value(entry.result) if entry.result is not None else None
         return Step(name=name, kind=kind, value=number, done=bool(entry.exit))
+    if kind == "approval" and not entry.has_value:
+        return Step(name=name, kind=kind, until=until, done=False)
     if kind == "child" and not entry.has_value:
         return Step(name=name, kind=kind, value=entry.child, done=False)
     if kind == "timeout" or until is not None:

@@ -85,6 +85,9 @@ class SyncJobs(View[Jobs]):
     value = _reads(Jobs.value)
     streams = _reads(Jobs.streams)
     stream = _reads(Jobs.stream)
+    approvals = _reads(Jobs.approvals)
+    approval = _reads(Jobs.approval)
+    decide = Waits(Jobs.decide)
     cancel = Waits(Jobs.cancel)
     retry = Waits(Jobs.retry)
     run_now = Waits(Jobs.run_now)
@@ -93,6 +96,11 @@ class SyncJobs(View[Jobs]):
     rerun = Waits(Jobs.rerun)
     fork = Waits(Jobs.fork)
     delete = Waits(Jobs.delete)
+
+    @property
+    def approval_link(self) -> Callable[..., str]:
+        """As `Jobs.approval_link`, which waits for nothing."""
+        return self._calls.approval_link
 
     def iterate(self, **filters: Filter) -> Iterator[Record]:
         """Every matching row, page by page, oldest first."""

@@ -39,6 +39,13 @@ LAZY: Lazy = {
     "export": ("treadle.cli.histories", "Write the histories of jobs with recorded steps, one JSON object a line."),
     "replay": ("treadle.cli.histories", "Run the code of an app over exported histories, also in a debugger."),
     "rerun": ("treadle.cli.again", "Run a job again from one of its stored steps, or from its start."),
+    "approvals": ("treadle.cli.approvals", "List one page of the open requests for approval, the oldest first."),
+    "approve": ("treadle.cli.approvals", "Approve the request NAME of job ID. Without NAME, its only open request."),
+    "reject": ("treadle.cli.approvals", "Reject the request NAME of job ID. Without NAME, its only open request."),
+    "approval-link": (
+        "treadle.cli.approvals:approval_link",
+        "Print a link whose bearer may decide the request NAME of job ID once, without a token.",
+    ),
     "fork": ("treadle.cli.again", "Enqueue a new job that continues from a stored step of another one."),
 }
 

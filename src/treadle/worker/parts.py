@@ -30,7 +30,7 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.log_capture import LogCapture
-from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.lost_job_reports import LostReporter
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.resource_use import ResourceUse

@@ -237,7 +237,7 @@ def folded(entries: Sequence[Entry]) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if entry.to is None and not any(to <= entry.offset < at for to, at in void.get(entry.step, ()))
+        if entry.to is None and not any(to <= entry.offset < end for to, end in void.get(entry.step, ()))
     ]
 
 
@@ -253,10 +253,10 @@ def streams_of(checkpoints: Pairs) -> list[str]:
 
 
 def note_of(checkpoints: Mapping[str, str], name: str) -> StreamNote:
-    """What the job knows of its stream."""
+    """The checkpoint of this stream; that of a new one if another program has stored something else."""
     try:
         return _read_note(checkpoints.get(STREAM + name, "{}"))
-    except UNREADABLE:  # another program has stored it
+    except UNREADABLE:
         return StreamNote()
 
 
@@ -301,8 +301,8 @@ async def find_tail(read: Read, job: str, name: str, near: int = 1) -> Tail:
     while number > 0:
         if number not in known:
             numbers = range(max(1, number - NEAR + 1), number + 1)
-            rows = await read([page_id(job, name, each) for each in numbers])
-            known |= {each: row for each, row in zip(numbers, rows, strict=True) if row is not None}
+            rows = await read([page_id(job, name, n) for n in numbers])
+            known |= {n: row for n, row in zip(numbers, rows, strict=True) if row is not None}
         if number not in known:
             break  # it was pruned
         if (page := page_of(known[number])) is not None:
@@ -355,10 +355,12 @@ async def delete_streams(storage: Storage, rows: Sequence[Record]) -> None:
         for name in [*streams_of(row.checkpoints), *([LOG] if tail.open or tail.page > 1 else [])]:
             number, there = 1, True
             while there:
-                ids = [page_id(row.id, name, each) for each in range(number, number + DELETED)]
+                ids = [page_id(row.id, name, n) for n in range(number, number + DELETED)]
                 pages = [page for page in await storage.get(ids) if page is not None]
-                states = [(page, page.state if page.state.final else State.SUCCEEDED) for page in pages]
-                await storage.settle(
-                    [Outcome(id=p.id, version=p.version, state=state, keep=0.0) for p, state in states]
-                )
+                await storage.settle([_released(page) for page in pages])
                 number, there = number + DELETED, bool(pages)
+
+
+def _released(page: Record) -> Outcome:
+    state = page.state if page.state.final else State.SUCCEEDED
+    return Outcome(id=page.id, version=page.version, state=state, keep=0.0)

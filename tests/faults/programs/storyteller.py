@@ -30,7 +30,7 @@ LINES = [f"{verb} {chapter}.{word}a " for chapter in range(2) for word in range(
 
 
 async def scenario() -> list[str]:
-    """What the job returns, what the stream has then, and what a reader has read."""
+    """The result of the job, the values of its stream then, and those that a reader has."""
     job = await app.enqueue(tell.options(id="story").job(2))
     read = dict[int, Chunk]()
     async for entry in app.jobs.follow(job, "story"):
@@ -45,7 +45,7 @@ async def scenario() -> list[str]:
 
 
 def right(effects: list[str], result: list[str], line: int) -> None:
-    """The chapter in which the process was killed is told anew, and readers have no word of its first try."""
+    """The chapter in which the process was killed begins anew, and readers have no word of its first try."""
     told, stored, read = result
     assert told == stored == read, (told, stored, read)
     first, second = ("b" if 0 < line <= 6 else "a"), ("b" if line else "a")

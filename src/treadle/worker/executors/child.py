@@ -92,6 +92,13 @@ class Logged(Struct, tag="logged", tag_field="is"):
     log: tuple[LogLine, ...]
 
 
+class Spent(Struct, tag="spent", tag_field="is"):
+    """The real costs that the function has reported so far, by limit. Sent at once, as the process may be killed."""
+
+    number: int
+    costs: dict[str, int]
+
+
 class Waits(Struct, tag="waits", tag_field="is"):
     """The function waits for another job."""
 
@@ -126,7 +133,7 @@ class Leave(Struct, tag="leave", tag_field="is"):
     """Close the resources of the app, and exit."""
 
 
-Message = Hello | Ask | Begun | Noted | Logged | Waits | Done | Raised | Leave
+Message = Hello | Ask | Begun | Noted | Logged | Spent | Waits | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -201,6 +208,7 @@ class Child:
                 self._send(Noted(number, run.note or ""))
 
         run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers, kind="process")
+        run.on_spent = lambda costs: self._send(Spent(number, costs))
         if ask.alone:
             run.on_wait = lambda: self._send(Waits(number))
         enter(run)

@@ -47,6 +47,7 @@ from treadle.worker.executors.child import (
     Message,
     Noted,
     Raised,
+    Spent,
     Waits,
     frame,
     read_message,
@@ -213,17 +214,14 @@ class _Child:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
                 if isinstance(message, Logged | Done | Raised) and run.log is not None:
                     run.log.extend(message.log)
-                if isinstance(message, Begun):
-                    begun = True
-                elif isinstance(message, Noted):
-                    run.keep_note(message.note)
-                elif isinstance(message, Waits):
-                    if run.on_wait is not None:
-                        run.on_wait()
-                elif isinstance(message, Done | Raised):
+                if isinstance(message, Done | Raised):
                     if message.note is not None:
                         run.note = message.note
                     return message, text
+                if isinstance(message, Begun):
+                    begun = True
+                else:
+                    _report(run, message)
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
         except UNREADABLE as error:
@@ -341,6 +339,16 @@ def _ask(task: TaskCore, record: Record) -> Ask:
 def _run_of(record: Record) -> JobRun:
     """The run of the job, which the runner has entered."""
     return running_here() or JobRun(record, "", lambda: None)
+
+
+def _report(run: JobRun, message: Message) -> None:
+    """Pass on what the function has reported."""
+    if isinstance(message, Noted):
+        run.keep_note(message.note)
+    elif isinstance(message, Spent):
+        run.spent = message.costs
+    elif isinstance(message, Waits) and run.on_wait is not None:
+        run.on_wait()
 
 
 def _has_resources(task: TaskCore, record: Record) -> bool:
