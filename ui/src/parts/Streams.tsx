@@ -51,7 +51,7 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
       stream.stop();
     };
   }, [stream, paused.value]);
-  const [badge, words] = STATES[stream.state.value];
+  const [badge, shown] = STATES[stream.state.value];
   const what = name === LOG ? "line" : "chunk";
   return (
     <Panel
@@ -63,7 +63,7 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
             {plural(stream.count - stream.voided, what)}
           </span>
           <span class="small">
-            <Badge of={badge}>{words}</Badge>
+            <Badge of={badge}>{shown}</Badge>
           </span>
           {stream.voided > 0 && <Toggle on={withVoid.value} press={() => (withVoid.value = !withVoid.value)} words="Void" title="Show what earlier tries have written, too" />}
           {stream.state.value !== "ended" && (
@@ -109,12 +109,12 @@ function Entries({ stream, follow, withVoid, log, name }: EntriesProps): JSX.Ele
   if (drawn.current.void !== withVoid) drawn.current = { void: withVoid, blocks: [] };
   const blocks = drawn.current.blocks;
   const version = stream.version.value;
-  for (let at = 0; at < stream.blocks.length; at += 1) {
-    if (at < blocks.length && !stream.stale.has(at)) continue; // the same element: Preact leaves it alone
-    const items = stream.blocks[at]!;
-    const before = stream.blocks[at - 1]?.at(-1);
-    blocks[at] = items.length ? <Block key={at} items={[...items]} before={before} withVoid={withVoid} log={log} /> : null;
-  }
+  stream.blocks.forEach((items, number) => {
+    if (number < blocks.length && !stream.stale.has(number)) return; // the same element: Preact leaves it alone
+    const before = stream.blocks[number - 1]?.at(-1);
+    const block = <Block key={number} items={[...items]} before={before} withVoid={withVoid} log={log} />;
+    blocks[number] = items.length ? block : null;
+  });
   stream.stale.clear();
   useLayoutEffect(() => {
     const element = frame.current;
