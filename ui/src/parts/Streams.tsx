@@ -1,5 +1,5 @@
 /** The streams that the runs of a job write, and their log lines. */
-import { useSignal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Job as Row } from "../api";
@@ -65,9 +65,9 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
           <span class="small">
             <Badge of={badge}>{shown}</Badge>
           </span>
-          {stream.voided > 0 && <Toggle on={withVoid.value} press={() => (withVoid.value = !withVoid.value)} words="Void" title="Show what earlier tries have written, too" />}
+          {stream.voided > 0 && <Toggle of={withVoid} words="Void" title="Show what earlier tries have written, too" />}
           {stream.state.value !== "ended" && (
-            <Toggle on={follow.value} press={() => (follow.value = !follow.value)} words="Follow" title="Stay at the end" />
+            <Toggle of={follow} words="Follow" title="Stay at the end" />
           )}
           {stream.count > 0 && <Copy text={() => textOf(stream)} what={name === LOG ? "the log" : "the stream"} />}
         </>
@@ -85,9 +85,12 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
   );
 }
 
-function Toggle({ on, press, words, title }: { on: boolean; press: () => void; words: string; title: string }): JSX.Element {
+function Toggle({ of, words, title }: { of: Signal<boolean>; words: string; title: string }): JSX.Element {
+  const press = (): void => {
+    of.value = !of.value;
+  };
   return (
-    <button type="button" class="button plain slim toggle" aria-pressed={on} title={title} onClick={press}>
+    <button type="button" class="button plain slim toggle" aria-pressed={of.value} title={title} onClick={press}>
       {words}
     </button>
   );
@@ -183,7 +186,13 @@ function Lines({ items, before }: { items: readonly Item[]; before: Item | undef
     const line = lineOf(item);
     if (!line) continue;
     if (line.run !== run) {
-      if (run !== undefined || line.run > 1) rows.push(<li key={`run ${item.offset}`} class="run">attempt {line.run}</li>);
+      if (run !== undefined || line.run > 1) {
+        rows.push(
+          <li key={`run ${item.offset}`} class="run">
+            attempt {line.run}
+          </li>,
+        );
+      }
       run = line.run;
     }
     const level = line.level.toLowerCase();
@@ -204,7 +213,7 @@ function Lines({ items, before }: { items: readonly Item[]; before: Item | undef
 
 // --- text and values
 
-function Text({ items, before, withVoid }: { items: readonly Item[]; before: Item | undefined; withVoid: boolean }): JSX.Element {
+function Text({ items, before, withVoid }: Omit<BlockProps, "log">): JSX.Element {
   const parts: JSX.Element[] = [];
   let step = before?.step ?? items[0]?.step;
   let run = "";
@@ -218,7 +227,7 @@ function Text({ items, before, withVoid }: { items: readonly Item[]; before: Ite
       flush(item.offset);
       if (item.voided)
         parts.push(
-          <span key={`r${item.offset}`} class="again" title={`${plural(item.voided, "chunk")} of an earlier try became void`}>
+          <span key={`r${item.offset}`} class="again" title={`${plural(item.voided, "chunk")} before this are void`}>
             {item.step || "job"} runs again
           </span>,
         );
