@@ -243,7 +243,7 @@ export interface JobAsked {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -267,7 +267,6 @@ export interface JobAttempt {
   error: string | null;
   reason: string | null;
   delay: number | null;
-  logs: LogLine[];
 }
 
 export interface JobHistory {
@@ -275,6 +274,7 @@ export interface JobHistory {
   steps: Step[];
   signals: Signal[];
   values: { [name: string]: Json };
+  streams: string[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -292,7 +292,7 @@ export interface JobOptions {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -403,6 +403,7 @@ export interface LimitUse {
   blocked: number;
   starts: number;
   next_start: number | null;
+  opens: number | null;
   pauses: Pause[];
   behind: Limit | null;
   declared: boolean;
@@ -439,12 +440,6 @@ export interface Listing {
   cursor?: string | null;
   limit?: number;
   count?: boolean;
-}
-
-export interface LogLine {
-  at: number;
-  level: string;
-  text: string;
 }
 
 export interface Me {
@@ -813,6 +808,29 @@ export interface Step {
   failed: boolean;
 }
 
+export interface StreamEntry {
+  offset: number;
+  step: string;
+  value?: Json;
+  to?: number;
+}
+
+export interface StreamNames {
+  names: string[];
+}
+
+export interface StreamPage {
+  entries: StreamEntry[];
+  next: number;
+  ended: boolean;
+}
+
+export interface StreamRead {
+  from?: number;
+  limit?: number;
+  wait?: number;
+}
+
 export interface Task {
   name: string;
   declared: boolean;
@@ -944,6 +962,8 @@ export interface Answers {
   "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
+  "GET /v1/jobs/{id}/streams": StreamNames;
+  "GET /v1/jobs/{id}/streams/{name}": StreamPage;
   "GET /v1/jobs/{id}/value": Answered;
   "GET /v1/jobs/{id}/wait": Job;
   "GET /v1/limits": LimitViews;

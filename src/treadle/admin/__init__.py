@@ -29,6 +29,7 @@ from treadle.admin.job_looks import Filter as Filter
 from treadle.admin.job_search import Hide as Hide
 from treadle.admin.job_search import Search as Search
 from treadle.admin.job_search import near_id as near_id
+from treadle.admin.job_streams import entry_of as entry_of
 from treadle.admin.jobs import Jobs as Jobs
 from treadle.admin.limits import LimitHolds as LimitHolds
 from treadle.admin.limits import Limits as Limits
@@ -46,6 +47,7 @@ from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkfl
 from treadle.admin.queues import Queues as Queues
 from treadle.admin.selection import Selection as Selection
 from treadle.admin.selection import words_of as words_of
+from treadle.admin.shown_streams import ShownStream as ShownStream
 from treadle.admin.workflow_graph import FOLD as FOLD
 from treadle.admin.workflow_graph import Graph as Graph
 from treadle.admin.workflow_graph import lines_of as lines_of

@@ -17,7 +17,7 @@ from treadle.admin import stored_values
 from treadle.admin.approval_links import VARIABLE, Link, link_to, named, secret_in_environment, secret_of
 from treadle.admin.audit import LONGEST, Audit, Source, whoami
 from treadle.admin.job_filters import id_of
-from treadle.admin.job_messages import JobMessages
+from treadle.admin.job_streams import JobStreams
 from treadle.core.clock import moment_text
 from treadle.core.errors import AlreadyDecided, BadOption, MayNotDecide, Stale, StorageError, TreadleError, UnknownJob
 from treadle.core.model import ASKED, EXPIRED, Outcome, Record, State
@@ -79,7 +79,7 @@ class ApprovalPage(Struct, frozen=True):
     cursor: str | None
 
 
-class JobApprovals(JobMessages):
+class JobApprovals(JobStreams):
     """`Jobs` without its acts on jobs."""
 
     async def approvals(

@@ -158,7 +158,7 @@ def plain_group(group: FailureGroup) -> dict[str, Any]:
 
 
 def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
-    """The last runs of a job for programs, with their captured log lines."""
+    """The last runs of a job for programs."""
     return [
         {
             "attempt": attempt.number,
@@ -166,7 +166,6 @@ def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
             "started_at": iso(attempt.started_at),
             "ended_at": iso(attempt.ended_at),
             "delay": attempt.delay,
-            "logs": [{"at": iso(line.at), **picked(line, "level", "text")} for line in attempt.logs],
         }
         for attempt in history.attempts
     ]
@@ -224,7 +223,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),
-        ("limits", ", ".join(name for name, _ in job.limits)),
+        ("limits", ", ".join(f"{name}={cost}" if cost > 1 else name for name, cost in job.limits)),
         ("labels", ", ".join(job.labels)),
         ("headers", ", ".join(f"{name}={text}" for name, text in job.headers)),
         ("waits for", waits),
@@ -246,12 +245,13 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
 
 
 def runs(history: JobHistory) -> str:
-    """The last runs of a job for people: a line for each, followed by its captured log lines."""
-    lines = list[str]()
-    for attempt in history.attempts:
-        lines.append(_run(attempt))
-        lines += [f"  {moment_text(line.at)} {line.level} {line.text}" for line in attempt.logs]
-    return "\n".join(lines)
+    """The last runs of a job for people, a line for each."""
+    return "\n".join(map(_run, history.attempts))
+
+
+def streams(id: str, history: JobHistory) -> str:
+    """The streams of a job, and how to read them."""
+    return f"{', '.join(history.streams)}, see `treadle jobs follow {id} NAME`" if history.streams else ""
 
 
 def _run(attempt: JobAttempt) -> str:

@@ -41,6 +41,7 @@ from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.prometheus import PrometheusRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
+from treadle.server.routes.streams import StreamRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
@@ -66,6 +67,7 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         PrometheusRoutes(core),
         JobRoutes(core, settings, waiting),
         MailboxRoutes(core, settings, waiting),
+        StreamRoutes(core, settings, waiting),
         ApprovalRoutes(core, settings),
         BulkRoutes(core),
         WorkflowRoutes(core),

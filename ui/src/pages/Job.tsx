@@ -12,13 +12,14 @@ import { part, withQuery } from "../lib/http";
 import { useKeys } from "../lib/keys";
 import { useLoad } from "../lib/load";
 import { go, href } from "../lib/route";
-import { canEnqueue, canOperate, me } from "../lib/session";
+import { canEnqueue, canOperate } from "../lib/session";
 import { isFinal, statusOf } from "../lib/status";
 import { failed } from "../design/toasts";
 import { pauseJob, retryJob, runJobNow } from "../parts/acts";
 import { Attempts } from "../parts/Attempts";
 import { Commands, FactsOf } from "../parts/JobFacts";
 import { Children, Steps } from "../parts/JobSteps";
+import { Streams } from "../parts/Streams";
 import { Request } from "../parts/Requests";
 import { Timeline } from "../parts/Timeline";
 import { useFollowedJob } from "../parts/followed";
@@ -94,9 +95,7 @@ function Known({ job }: { job: Row }): JSX.Element {
                   <div class="pad">
                     <Timeline job={job} attempts={history.attempts} />
                   </div>
-                  {history.attempts.length > 0 && (
-                    <Attempts attempts={history.attempts} logs={me.value?.features.logs ?? false} />
-                  )}
+                  {history.attempts.length > 0 && <Attempts attempts={history.attempts} />}
                 </>
               )}
             </Loaded>
@@ -109,6 +108,7 @@ function Known({ job }: { job: Row }): JSX.Element {
               <Trace text={job.error} />
             </Panel>
           )}
+          {history.data && <Streams job={job} names={history.data.streams} />}
           <Panel
             title="Arguments"
             acts={<Copy text={JSON.stringify({ args: job.args, kwargs: job.kwargs })} what="the arguments" />}
