@@ -128,7 +128,8 @@ CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_cou
 DECLARE
     counts limit_counts;
 BEGIN
-    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(f.per), array_agg(f.keeps),
+    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(CASE WHEN f.r IS NOT NULL THEN f.cap END),
+        array_agg(f.per), array_agg(f.keeps),
         max(f.last_start), array_agg(f.gone), coalesce(bool_or(f.keeps AND f.slots = 1), false),
         array_agg(CASE
             WHEN f.slots IS NULL THEN NULL
@@ -143,7 +144,7 @@ BEGIN
             EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NULL)
             OR EXISTS (
                 SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NOT NULL)))
-    INTO counts.keys, counts.slots, counts.caps, counts.pers, counts.keeps, counts.last_start, counts.gone,
+    INTO counts.keys, counts.slots, counts.caps, counts.bursts, counts.pers, counts.keeps, counts.last_start, counts.gone,
         counts.ordered, counts.taken, counts.levels, counts.contested
     FROM (
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
