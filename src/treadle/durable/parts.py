@@ -58,11 +58,13 @@ class Target(Struct, frozen=True):
 
     outer     the steps inside of which it is taken
     recorded  the names of the entries before it
+    limits    those of the jobs inside of which it is tried
     """
 
     key: str
     outer: Set[str]
     recorded: Set[str]
+    limits: Set[str]
 
 
 class PartSteps(Checkpoints):
@@ -118,6 +120,7 @@ class Part(Durable):
     ) -> None:
         super().__init__(run, backend, codec)
         self.job, self.is_tried = job, False
+        self.limits_around = steps.only.limits if steps.only is not None else ()
         self.checkpoints = self.steps = steps
         of_job = replace(run.record, job=replace(run.record.job, id=job))  # whose locks it gets
         self._locks = RunLocks(of_job, backend, self.moment, steps.note, lambda: backend.save(run))

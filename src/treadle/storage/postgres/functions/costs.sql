@@ -36,8 +36,8 @@ BEGIN
     LOOP
         limit_rule := rule_of(noted.key);
         IF limit_rule.rate IS NOT NULL AND limit_rule.how = 'bucket' THEN
-            UPDATE gate SET at = greatest(at, t), tokens = least(capacity(limit_rule)::float8, rate_level(noted.key, limit_rule, t)
-                + least(noted.reserved, capacity(limit_rule)) - noted.spent)
+            UPDATE gate SET at = greatest(at, t), tokens = least(capacity(limit_rule)::float8,
+                rate_level(noted.key, limit_rule, t) + least(noted.reserved, capacity(limit_rule)) - noted.spent)
             WHERE key = noted.key AND tokens IS NOT NULL AND noted.at >= coalesce(since, 0);
         ELSE
             SELECT greatest(0, cost - noted.reserved) + noted.spent - cost INTO change FROM start
