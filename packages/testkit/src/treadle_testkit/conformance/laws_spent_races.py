@@ -105,7 +105,7 @@ async def test_law08_a_start_is_admitted_only_if_it_fits(storage: Storage, clock
 
 
 async def test_more_a_window_has_one_record_for_the_starts_of_a_claim(storage: Storage, clock: HandClock) -> None:
-    """Whatever they cost, and however long the window is."""
+    """The cost of a start and the length of the window do not matter."""
     movable(storage)
     await storage.set_limits([budget(rate=100_000, per=30 * 86_400.0)])
     await storage.enqueue([call(f"j{n:02}", 2_000) for n in range(60)])
