@@ -1,0 +1,12 @@
+"""Pydantic AI agents whose model requests and tool calls are steps of a job.
+
+Agent(..., name="analyst", capabilities=[TreadleDurability()])
+"""
+
+from treadle.core.extras import needing
+
+with needing(__name__, "pydantic_ai", "pydantic-ai-slim>=2.68", "pydantic-ai"):
+    from treadle.integrations.pydantic_ai.durability import TreadleDurability
+    from treadle.integrations.pydantic_ai.options import Options
+
+__all__ = ["Options", "TreadleDurability"]

@@ -1,0 +1,125 @@
+"""The capability that makes the runs of an agent durable inside a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from pydantic_ai import Agent
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    DurabilityEngineSpec,
+    DurableOperationBackend,
+    conversation_id_from_run_id,
+    replay_scope,
+)
+from pydantic_ai.models import Model
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tools import AgentDepsT, RunContext
+
+from treadle.core.clock import moment
+from treadle.core.errors import BadResult, NotRunning
+from treadle.integrations.pydantic_ai.agent_runs import AgentRuns, job_here, why_not_durable
+from treadle.integrations.pydantic_ai.backend import Steps
+from treadle.integrations.pydantic_ai.options import METADATA, Options, checked
+
+
+# With "parallel_ordered_events" they go on in the order of the calls, whichever ends first.
+PACKAGES: Final = ("pydantic_ai", "pydantic_graph")
+
+
+class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
+    """Makes an agent durable: `Agent(..., name="analyst", capabilities=[TreadleDurability()])`. In an async task, each
+    model request and each tool call of `await agent.run(...)` is a step of the job.
+
+    models         further models by the names with which a run selects them
+    event_stream_handler  receives the events of a run: those of a model during its step, each other one in a step
+    name           for the steps; None: the agent's name
+    model_options  options of the steps of model requests, such as `{"retry": Retry(attempts=5), "limits": ["openai"]}`
+    tool_options   the same for tools; `metadata={"treadle": {...}}` of a tool overrides single ones, and
+                   `metadata={"treadle": False}` makes its calls part of the job's function instead of steps
+    outside_jobs   False: a run outside of a job raises NotRunning. True: it is allowed, and is not durable
+    Raises BadOption.
+    """
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="Treadle",
+        durable_unit_noun="step",
+        durable_container_noun="job",
+        codec=JSON_CODEC,
+        serialization_failure=lambda error: BadResult("agent", f"cannot be stored: {error}"),
+        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+        tool_config_key=METADATA,
+    )
+
+    def __init__(
+        self,
+        *,
+        models: Mapping[str, Model] | None = None,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        name: str | None = None,
+        model_options: Options | None = None,
+        tool_options: Options | None = None,
+        outside_jobs: bool = False,
+    ) -> None:
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._options = {
+            "model": checked(model_options or {}, "model_options"),
+            "tool": checked(tool_options or {}, "tool_options"),
+        }
+        self._outside_jobs = outside_jobs
+        self._runs = AgentRuns()
+
+    @property
+    def in_durable_context(self) -> bool:
+        """Whether a job runs here whose steps can be taken."""
+        return job_here() is not None
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
+        """The steps of the job."""
+        return Steps(self.name, self._options)
+
+    def get_default_run_id(self) -> str | None:
+        """The id of an agent run, the same in every run of the job."""
+        here = job_here()
+        return None if here is None else self._runs.started(here, self.name)
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """The id of a conversation that this run begins."""
+        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+
+    async def get_run_start_time(self, run_id: str) -> datetime | None:
+        """The first start of an agent run with a timeout, which is a step."""
+        if (here := job_here()) is None:
+            return None
+        durable = here._durably()
+
+        def start() -> datetime:
+            return moment(durable.latest_moment())
+
+        return await here.step(f"{run_id.removeprefix(here.step_key(''))}.start", start)
+
+    async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Run the agent in the job. Raises NotRunning outside of one."""
+        here = job_here()
+        if here is None:
+            if not self._outside_jobs and (why := why_not_durable()) is not None:
+                raise NotRunning(
+                    f"the agent {self.name!r} is not durable here: {why}. Run it in an async task, or pass "
+                    "TreadleDurability(outside_jobs=True) if it need not be durable"
+                )
+            return await super().wrap_run(ctx, handler=handler)
+
+        here._durably().trust(*PACKAGES)
+
+        async def sleep(delay: float) -> None:
+            await here.sleep(delay, name=f"{self.name}.poll")
+
+        ordered = Agent.parallel_tool_call_execution_mode("parallel_ordered_events")
+        with replay_scope(), Agent.using_sleep(sleep), ordered:
+            return await super().wrap_run(ctx, handler=handler)
