@@ -54,6 +54,8 @@ from treadle.core.job import JobSpec as JobSpec
 from treadle.core.limit_model import Limit as Limit
 from treadle.core.model import Record as Record
 from treadle.core.model import State as State
+from treadle.core.stream_model import Chunk as Chunk
+from treadle.core.stream_model import Reset as Reset
 from treadle.execution.context import Context as Context
 from treadle.execution.context import JobFilter as JobFilter
 from treadle.execution.context import current as current

@@ -27,6 +27,7 @@ from treadle.admin.job_looks import Filter as Filter
 from treadle.admin.job_search import Hide as Hide
 from treadle.admin.job_search import Search as Search
 from treadle.admin.job_search import near_id as near_id
+from treadle.admin.job_streams import entry_of as entry_of
 from treadle.admin.jobs import Jobs as Jobs
 from treadle.admin.limits import LimitHolds as LimitHolds
 from treadle.admin.limits import Limits as Limits

@@ -52,6 +52,8 @@ ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
 MAILBOX: Final = "treadle:mailbox:"
 # Prefix of the checkpoints with the values that a function has published; the name follows.
 PUBLISHED: Final = "treadle:published:"
+# Prefix of the checkpoints that say how far a job has written each of its streams; the name of the stream follows.
+STREAM: Final = "treadle:stream:"
 
 # Name of the checkpoint of a lock's row that names its last turn.
 LAST_TURN: Final = "treadle:turn"

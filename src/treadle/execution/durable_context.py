@@ -19,11 +19,14 @@ from treadle.durable import (
     Sleep,
     SynchronousAsk,
     Waiting,
+    check_name,
     publish,
     publish_here,
 )
 from treadle.execution.step_calls import Step, SynchronousStep
+from treadle.execution.stream_calls import Stream, SynchronousStream
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
+from treadle.policy.retry import seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,6 +97,16 @@ class DurableContext(WaitContext, frozen=True):
         """
         durable = self._durably(name)
         return durable.awaited(f"publish:{name}", lambda: publish(durable, name, value))
+
+    def stream(self, name: str, keep: float | timedelta | None = None) -> Stream:
+        """A stream of this job: `await current().stream("tokens").write(text)` adds a chunk, which
+        `app.jobs.follow(job, "tokens")` reads at once, and any time later. In a durable function write in a step: if
+        that runs again, readers learn that the chunks of its earlier try are void.
+
+        keep  seconds for which a chunk is kept, at least until the workflow has ended; None: as long as the job
+        Raises BadStep and BadOption.
+        """
+        return Stream(self._durably, *_checked(name, keep))
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
@@ -216,6 +229,10 @@ class Synchronous(SynchronousWaits):
         """As `current().publish`."""
         publish_here(self._durable, name, value)
 
+    def stream(self, name: str, keep: float | timedelta | None = None) -> SynchronousStream:
+        """As `current().stream`."""
+        return SynchronousStream(self._durable, *_checked(name, keep))
+
     def patched(self, name: str) -> bool:
         """As `current().patched`."""
         return self._durable.patched(name)
@@ -225,3 +242,8 @@ class Synchronous(SynchronousWaits):
         durable = self._durable
         durable.alone("restart", here=True)
         raise durable.wait_here(durable.restart(args, kwargs))  # which raises the suspension
+
+
+def _checked(name: str, keep: float | timedelta | None) -> tuple[str, float | None]:
+    check_name(name)
+    return name, None if keep is None else seconds(keep, "stream.keep")

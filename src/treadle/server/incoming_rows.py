@@ -29,6 +29,7 @@ from treadle.server.row_checks import (
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
 from treadle.workflow.mailbox import ANSWER
+from treadle.workflow.streams import PAGE, is_page
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
@@ -100,12 +101,12 @@ class IncomingRows:
             return
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
-            wrong = ""
-            if row is None or (row.state.final and not is_cleanup(job)) or not token.sees(row.job.queue):
+            wrong, may_be_over = "", is_cleanup(job) or is_page(job)
+            if row is None or (row.state.final and not may_be_over) or not token.sees(row.job.queue):
                 wrong = "does not exist, or has ended"
             elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
                 wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
-            elif job.id.startswith(ANSWER) and job.queue != row.job.queue:
+            elif job.id.startswith((ANSWER, PAGE)) and job.queue != row.job.queue:
                 wrong = f"is in queue {row.job.queue!r}"
             if wrong:
                 raise Refused(

@@ -25,6 +25,7 @@ from treadle.server.auth import rights
 from treadle.workflow.locks import LOCK
 from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.signals import ONCE, SIGNAL
+from treadle.workflow.streams import PAGE
 
 if TYPE_CHECKING:
     from treadle.app.core import AppCore
@@ -116,7 +117,7 @@ class ProtocolActs:
         outcomes whose claim this process does not remember."""
         acts, unclaimed = list[ProtocolAct](), list[tuple[Outcome, bool]]()
         for out in outcomes:
-            if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER)):
+            if audit.is_id(out.id) or out.id.startswith((ONCE, LOCK, ANSWER, PAGE)):
                 continue
             if out.id.startswith(SIGNAL) and out.id not in of_operators:  # a worker releases a message
                 continue

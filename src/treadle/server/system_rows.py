@@ -32,6 +32,8 @@ from treadle.workflow.locks import LOCK, LockHeader, lock_of
 from treadle.workflow.mailbox import ANSWER, AnswerRow
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
 from treadle.workflow.signals import HEADER, ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
+from treadle.workflow.streams import HEADER as PAGE_HEADER
+from treadle.workflow.streams import PageHeader, header_of, is_page, page_id
 
 TICK: Final = "cron:"
 SCHEDULE: Final = "treadle:schedule:"
@@ -124,6 +126,8 @@ def _of_work(job: NewJob) -> str | None:
         return check_once_lock(job)
     if job.id.startswith(LOCK):
         return check_lock(job).job
+    if is_page(job):
+        return check_page(job).job
     return check_cleanup(job) if is_cleanup(job) else None
 
 
@@ -175,6 +179,10 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         return ""
     if job.id.startswith(LOCK):
         expect(check_lock(job).row == out.id, "id", job, f"a turn of the lock {out.id}")
+        return ""
+    if is_page(job):
+        stream, number = check_page(job), int(job.id.rpartition(":")[2])
+        expect(page_id(stream.job, stream.stream, number - 1) == out.id, "id", job, f"the page after {out.id}")
         return ""
     if job.id.startswith(TICK):
         name = schedule_of(row)
@@ -359,6 +367,24 @@ def check_lock(job: NewJob) -> LockHeader:
     if lock is None:
         raise BadOption("id", f"job {job.id[:80]!r} is no row of a lock, but has such an id")
     return lock
+
+
+def check_page(job: NewJob) -> PageHeader:
+    """Check a page of a stream -> its header."""
+    page, number = header_of(job), job.id.rpartition(":")[2]
+    expect(number.isascii() and number.isdigit() and len(number) < 10, "id", job, "a page of a stream")
+    if page is None:
+        raise BadOption("headers", f"job {job.id[:80]!r} has no header {PAGE_HEADER!r} that can be read")
+    first = page_id(page.job, page.stream, 1)
+    root = None if int(number) == 1 else first
+    is_ours = job.id == page_id(page.job, page.stream, int(number)) and (job.root, job.parent, job.key) == (
+        root,
+        None,
+        None,
+    )
+    expect(is_ours, "id", job, f"a page of the stream {page.stream!r} of job {page.job}")
+    an_id("job", page.job)
+    return page
 
 
 def check_flow(job: NewJob) -> EndingPlan:

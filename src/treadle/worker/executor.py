@@ -16,7 +16,7 @@ from treadle.core.errors import ARGUMENTS, StepMismatch, UnknownTask, UnknownVer
 from treadle.core.events import was_lost
 from treadle.core.model import BEGUN_WITH, DECLINED, EXPIRED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
-from treadle.durable import after_undos
+from treadle.durable import Durable, after_undos
 from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
@@ -38,6 +38,7 @@ from treadle.worker.settler import Settler
 from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Trials
 from treadle.workflow import WorkflowFinisher, failure
+from treadle.workflow.streams import streams_of
 
 log = logging.getLogger("treadle")
 
@@ -220,12 +221,15 @@ class Executor:
             job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
         if task.kind == "async":
             job_run.place = run.handle or asyncio.current_task()
+        if not run.rules.is_part and streams_of(job_run.record.checkpoints):
+            # The attempt that succeeds voids what earlier ones have written, also if it writes nothing.
+            job_run.durable = Durable(job_run, self._durable, self._durable.codec(task.name))
         runner = self._cleanups if run.rules.is_part else self._runner
         outcome = await runner.run(task, job_run, run.rules)
         if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
-            job_run.durable.lost()
+            await job_run.durable.lost()
             await self._cleanups.free(job_run)
         return outcome
 

@@ -28,6 +28,7 @@ from treadle.server.refused import Refused
 from treadle.server.time_slices import in_turns
 from treadle.workflow.locks import LOCK
 from treadle.workflow.signals import ONCE
+from treadle.workflow.streams import PAGE
 
 CLAIM_ID: Final = 40  # characters kept for the claim id after a worker's name
 DIGEST: Final = 16  # characters
@@ -47,7 +48,7 @@ def need(token: Token, scope: str) -> None:
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
-    of_work = ONCE, LOCK, cleanups.PREFIX
+    of_work = ONCE, LOCK, PAGE, cleanups.PREFIX
     if not token.may("enqueue") and not all(job.id.startswith(of_work) or job.task == audit.TASK for job in jobs):
         need(token, "enqueue")
     if not token.queues and not any(job.task == audit.TASK for job in jobs):

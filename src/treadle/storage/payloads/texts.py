@@ -19,7 +19,7 @@ from treadle.blobs import Objects, digest_of
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import ACT, MAILBOX, ROUND, LeaseRenewal, NewJob, Outcome, Pairs, Record
+from treadle.core.model import ACT, MAILBOX, ROUND, STREAM, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
 from treadle.serialization import Keys, UnknownKey
@@ -27,7 +27,7 @@ from treadle.storage.row_rules import OWN_ID
 
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
-SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
+SIGNAL, ANSWER, PAGE = f"{OWN_ID}signal:", f"{OWN_ID}answer:", f"{OWN_ID}page:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
@@ -56,8 +56,8 @@ def is_own_job(job: NewJob) -> bool:
 
 
 def is_own_id(id: str) -> bool:
-    """Whether the outcome of this row is Treadle's own; messages and answers are the user's."""
-    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith((SIGNAL, ANSWER))
+    """Whether the outcome of this row is Treadle's own; messages, answers and pages of streams are the user's."""
+    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith((SIGNAL, ANSWER, PAGE))
 
 
 class Texts:
@@ -132,7 +132,7 @@ class Texts:
                 (
                     name,
                     text
-                    if name in PLAIN or name.startswith(MAILBOX)
+                    if name in PLAIN or name.startswith((MAILBOX, STREAM))
                     else await self._stored(text, id, f"checkpoint:{name}"),
                 )
                 for name, text in pairs
