@@ -49,10 +49,15 @@ def job_here() -> Context | None:
     return here if here._durably().backend.loop is loop else None
 
 
+def within_round(here: Context, key: str) -> str:
+    """The id of an agent run, or the key of a step, without the job and its round."""
+    return key.removeprefix(here.step_key(".").removesuffix("."))
+
+
 def in_step(here: Context) -> str | None:
     """The key of the step whose function runs here; None: outside of steps."""
     try:
-        return here.step_key().removeprefix(here.step_key(""))
+        return within_round(here, here.step_key())
     except BadStep:
         return None
 
@@ -89,7 +94,7 @@ def step_name(agent: str, here: Context, operation: DurableOperationId, params: 
     """The name of the step for this operation of an agent run."""
     context: RunContext[Any] | None = getattr(params, "ctx", None) or getattr(params, "run_context", None)
     run_id = agent if context is None or context.run_id is None else context.run_id
-    own = run_id.removeprefix(here.step_key(""))
+    own = within_round(here, run_id)
     if own == run_id != agent:  # an id of the caller
         own = f"{agent}~{own}"
     return _as_name(f"{own}.{_act(operation, params, context)}")

@@ -22,9 +22,10 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from treadle.core.clock import moment
-from treadle.core.errors import BadResult, NotRunning
-from treadle.integrations.pydantic_ai.agent_runs import AgentRuns, job_here, why_not_durable
+from treadle.core.errors import BadOption, BadResult, NotRunning
+from treadle.integrations.pydantic_ai.agent_runs import AgentRuns, job_here, why_not_durable, within_round
 from treadle.integrations.pydantic_ai.backend import Steps
+from treadle.integrations.pydantic_ai.event_stream import writing_to
 from treadle.integrations.pydantic_ai.options import METADATA, Options, checked
 
 
@@ -38,6 +39,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
 
     models         further models by the names with which a run selects them
     event_stream_handler  receives the events of a run: those of a model during its step, each other one in a step
+    stream         in place of a handler: the stream of the job to which these events are written, as JSON
     name           for the steps; None: the agent's name
     model_options  options of the steps of model requests, such as `{"retry": Retry(attempts=5), "limits": ["openai"]}`
     tool_options   the same for tools; `metadata={"treadle": {...}}` of a tool overrides single ones, and
@@ -62,11 +64,16 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
         *,
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        stream: str | None = None,
         name: str | None = None,
         model_options: Options | None = None,
         tool_options: Options | None = None,
         outside_jobs: bool = False,
     ) -> None:
+        if stream is not None:
+            if event_stream_handler is not None:
+                raise BadOption("stream", "expected it or event_stream_handler: a handler can write to a stream itself")
+            event_stream_handler = writing_to(stream)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._options = {
             "model": checked(model_options or {}, "model_options"),
@@ -102,7 +109,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
         def start() -> datetime:
             return moment(durable.latest_moment())
 
-        return await here.step(f"{run_id.removeprefix(here.step_key(''))}.start", start)
+        return await here.step(f"{within_round(here, run_id)}.start", start)
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Run the agent in the job. Raises NotRunning outside of one."""
