@@ -15,6 +15,8 @@ from treadle.admin.event_feed import EventFeed as EventFeed
 from treadle.admin.explain.wording import set_limit as set_limit
 from treadle.admin.explain.wording import start_worker as start_worker
 from treadle.admin.failure_groups import signature as signature
+from treadle.admin.job_approvals import ApprovalPage as ApprovalPage
+from treadle.admin.job_approvals import ApprovalRequest as ApprovalRequest
 from treadle.admin.job_filters import ENDED as ENDED
 from treadle.admin.job_filters import UNFINISHED as UNFINISHED
 from treadle.admin.job_filters import query_of as query_of

@@ -1,5 +1,8 @@
 """Durable code: steps whose results are stored, so that after a crash the job continues after the last one."""
 
+from treadle.durable.approvals import APPROVE as APPROVE
+from treadle.durable.approvals import ApprovalWait as ApprovalWait
+from treadle.durable.approvals import Question as Question
 from treadle.durable.backend import IN_BATCH as IN_BATCH
 from treadle.durable.backend import REPLACED as REPLACED
 from treadle.durable.backend import SWALLOWED as SWALLOWED

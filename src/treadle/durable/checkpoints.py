@@ -56,7 +56,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     ask: str | UnsetType = UNSET  # the tag of the row that takes the answer to that message
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
-    child: str = ""  # of a call, the id of its job; of several, anything
+    child: str = ""  # of a call, the id of its job; of several, anything; of an approval, the id of its row
     jobs: int = 0  # of several, how many
     taken_over: bool = False  # of a fork: the step is one of the job from which it was forked
     # Of a time limit, and of a wait with a timeout: how often the job had been reopened when it began, while nothing

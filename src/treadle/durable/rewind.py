@@ -25,7 +25,7 @@ from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes
 from treadle.workflow.streams import streams_again
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:", "approve:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 

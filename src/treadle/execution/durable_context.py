@@ -11,10 +11,13 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
 from treadle.durable import (
+    APPROVE,
+    ApprovalWait,
     Ask,
     Lock,
     MailboxWait,
     Once,
+    Question,
     SignalWait,
     Sleep,
     SynchronousAsk,
@@ -27,6 +30,7 @@ from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.stream_calls import Stream, SynchronousStream
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 from treadle.policy.retry import seconds
+from treadle.workflow import Approval
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,6 +92,24 @@ class DurableContext(WaitContext, frozen=True):
         `await ask.answer(value)` or `await ask.refuse(why)` answers the sender."""
         durable = self._durably(name)
         return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, Ask))
+
+    def approve(
+        self, name: str, *, by: str = "", until: float | timedelta | datetime | None = None, show: object = None
+    ) -> Waiting[Approval]:
+        """Ask a person, and wait for the decision: `if await current().approve("refund", by="group:finance"):`. The
+        wait uses no slot, see `sleep`. `app.jobs.decide`, the command line, the HTTP API, the dashboard or a signed
+        link decides, once.
+
+        by     who may decide: "group:NAME", "user:NAME", or "": every operator
+        until  seconds, or an aware datetime, after which nobody can decide any more. None: no end
+        show   what the person decides about, any JSON. A later run must show the same
+
+        Raises TimeoutError after `until` (the run may ask again), BadOption, TooLarge, BadStep and StepMismatch.
+        """
+        durable = self._durably(name)
+        question = Question(name, by, show)
+        request = durable.asked(APPROVE + name, question.checksum)
+        return durable.waiting(ApprovalWait(durable, request, question, until))
 
     def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
         """Publish a value that `app.jobs.value(id, name)` reads, even after the job has ended, in place of the last one
@@ -208,6 +230,15 @@ class Synchronous(SynchronousWaits):
         durable = self._durable
         wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, SynchronousAsk)
         return durable.wait_here(durable.over_here(wait))
+
+    def approve(
+        self, name: str, *, by: str = "", until: float | timedelta | datetime | None = None, show: object = None
+    ) -> Approval:
+        """As `current().approve`."""
+        durable, question = self._durable, Question(name, by, show)
+        request = durable.asked(APPROVE + name, question.checksum)
+        decided: Approval = durable.wait_here(durable.over_here(ApprovalWait(durable, request, question, until)))
+        return decided
 
     def lock(self, name: str) -> Lock:
         """As `current().lock`, for `with`."""

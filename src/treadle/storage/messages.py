@@ -308,6 +308,8 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "signalled": (errors.Signalled, 409, ("id", "name")),
     "mailbox_full": (errors.MailboxFull, 429, ("id", "name", "most")),
     "ask_refused": (errors.AskRefused, 409, ("id", "name", "why")),
+    "already_decided": (errors.AlreadyDecided, 409, ("id", "name", "approved", "by", "reason", "at")),
+    "may_not_decide": (errors.MayNotDecide, 403, ("id", "name", "by", "user")),
     "stale": (errors.Stale, 409, ("id", "found")),
     "no_such_job": (errors.UnknownJob, 404, ("id",)),
     "no_such_schedule": (errors.UnknownSchedule, 404, ("name", "like")),

@@ -194,9 +194,7 @@ async def test_a_tool_without_a_step_takes_its_own(app: App, clock: HandClock) -
         assert number is None
         return f"ordered-{what}"
 
-    agent = Agent(
-        world.model, name="analyst", toolsets=[tools, world.tools()], capabilities=[TreadleDurability()]
-    )
+    agent = Agent(world.model, name="analyst", toolsets=[tools, world.tools()], capabilities=[TreadleDurability()])
     job = await analysing(app, agent, retry=ONCE).enqueue("why?")
     await drain(app)
     assert (await app.jobs.get(job)).state is State.READY

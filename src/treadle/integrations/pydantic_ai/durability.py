@@ -28,7 +28,6 @@ from treadle.integrations.pydantic_ai.backend import Steps
 from treadle.integrations.pydantic_ai.event_stream import writing_to
 from treadle.integrations.pydantic_ai.options import METADATA, Options, checked
 
-
 # With "parallel_ordered_events" they go on in the order of the calls, whichever ends first.
 PACKAGES: Final = ("pydantic_ai", "pydantic_graph")
 

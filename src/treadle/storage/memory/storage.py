@@ -243,7 +243,8 @@ class MemoryStorage:
         return [rows.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        page = queries.find(list(self._jobs.values()), query)
+        label = query.label
+        page = queries.find([row for row in self._jobs.values() if label is None or label in row.job.labels], query)
         complete = self._tables.whole if query.whole else self._tables.listed
         return replace(page, records=tuple(complete(page.records)))
 

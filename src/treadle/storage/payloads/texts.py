@@ -28,6 +28,7 @@ from treadle.storage.row_rules import OWN_ID
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL, ANSWER, PAGE = f"{OWN_ID}signal:", f"{OWN_ID}answer:", f"{OWN_ID}page:"
+APPROVAL = f"{OWN_ID}approval:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
@@ -51,8 +52,8 @@ def owner_of(name: str) -> tuple[str, str] | None:
 
 def is_own_job(job: NewJob) -> bool:
     """Whether this is one of Treadle's own rows, whose payload servers read: schedules, flows, once-locks. That of a
-    message is the user's."""
-    return job.task.startswith(OWN) or (not job.task and not job.id.startswith(SIGNAL))
+    message is the user's, and what a request for approval shows."""
+    return job.task.startswith(OWN) or (not job.task and not job.id.startswith((SIGNAL, APPROVAL)))
 
 
 def is_own_id(id: str) -> bool:

@@ -106,6 +106,7 @@ class _Head(Struct, omit_defaults=True, gc=False):
     reach: tuple[str, ...] = ()
     run_at: float | None = None
     deadline_at: float | None = None
+    own_labels: tuple[str, ...] = ()
 
 
 def _head(job: NewJob, plain: bool) -> bytes:
@@ -140,6 +141,7 @@ def _head(job: NewJob, plain: bool) -> bytes:
             job.reach,
             job.run_at,
             job.deadline_at,
+            tuple([label for label in job.labels if label.startswith(OWN_ID)]),
         )
     )
 
