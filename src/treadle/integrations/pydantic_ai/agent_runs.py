@@ -83,21 +83,31 @@ class AgentRuns:
 
     def started(self, here: Context, agent: str) -> str:
         """The id of an agent run that starts here. It is the same in every run of this round of the job."""
+        return here.step_key(self.numbered(here, agent))
+
+    def numbered(self, here: Context, name: str) -> str:
+        """The name with a number, from the second time on that it is used in this run of the job. Inside of a step it
+        begins with the key of that."""
         step = in_step(here)
-        name = agent if step is None else f"{step}/{agent}"
-        started = self._started.setdefault(here._durably(), {})
-        number = started[name] = started.get(name, 0) + 1
-        return here.step_key(name if number == 1 else f"{name}~{number}")
+        name = name if step is None else f"{step}/{name}"
+        used = self._started.setdefault(here._durably(), {})
+        number = used[name] = used.get(name, 0) + 1
+        return _as_name(name if number == 1 else f"{name}~{number}")
 
 
 def step_name(agent: str, here: Context, operation: DurableOperationId, params: Any) -> str:
     """The name of the step for this operation of an agent run."""
     context: RunContext[Any] | None = getattr(params, "ctx", None) or getattr(params, "run_context", None)
+    return act_name(agent, here, context, _act(operation, params, context))
+
+
+def act_name(agent: str, here: Context, context: RunContext[Any] | None, act: str) -> str:
+    """The name of an act of an agent run."""
     run_id = agent if context is None or context.run_id is None else context.run_id
     own = within_round(here, run_id)
     if own == run_id != agent:  # an id of the caller
         own = f"{agent}~{own}"
-    return _as_name(f"{own}.{_act(operation, params, context)}")
+    return _as_name(f"{own}.{act}")
 
 
 def _act(operation: DurableOperationId, params: Any, context: RunContext[Any] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from pydantic_ai import Agent
@@ -15,18 +16,20 @@ from pydantic_ai.durable_exec import (
     DurabilityEngineSpec,
     DurableOperationBackend,
     conversation_id_from_run_id,
+    external_event_scope,
     replay_scope,
 )
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext
 
 from treadle.core.clock import moment
 from treadle.core.errors import BadOption, BadResult, NotRunning
 from treadle.integrations.pydantic_ai.agent_runs import AgentRuns, job_here, why_not_durable, within_round
 from treadle.integrations.pydantic_ai.backend import Steps
 from treadle.integrations.pydantic_ai.event_stream import writing_to
-from treadle.integrations.pydantic_ai.options import METADATA, Options, checked
+from treadle.integrations.pydantic_ai.options import METADATA, Approve, Options, checked, checked_approve
+from treadle.integrations.pydantic_ai.waits import SignalWaiter, approved
 
 # With "parallel_ordered_events" they go on in the order of the calls, whichever ends first.
 PACKAGES: Final = ("pydantic_ai", "pydantic_graph")
@@ -43,6 +46,9 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
     model_options  options of the steps of model requests, such as `{"retry": Retry(attempts=5), "limits": ["openai"]}`
     tool_options   the same for tools; `metadata={"treadle": {...}}` of a tool overrides single ones, and
                    `metadata={"treadle": False}` makes its calls part of the job's function instead of steps
+    approve        the persons that approve tool calls, such as `{"by": "group:finance", "until": 86_400}`, see
+                   `current().approve`. `metadata={"treadle": {"approve": {...}}}` of a tool comes before it. None: tool
+                   calls that need approval are left to the agent's other handlers
     outside_jobs   False: a run outside of a job raises NotRunning. True: it is allowed, and is not durable
     Raises BadOption.
     """
@@ -67,6 +73,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
         name: str | None = None,
         model_options: Options | None = None,
         tool_options: Options | None = None,
+        approve: Approve | None = None,
         outside_jobs: bool = False,
     ) -> None:
         if stream is not None:
@@ -78,6 +85,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
             "model": checked(model_options or {}, "model_options"),
             "tool": checked(tool_options or {}, "tool_options"),
         }
+        self._approve = None if approve is None else checked_approve(approve, "approve")
         self._outside_jobs = outside_jobs
         self._runs = AgentRuns()
 
@@ -127,5 +135,13 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
             await here.sleep(delay, name=f"{self.name}.poll")
 
         ordered = Agent.parallel_tool_call_execution_mode("parallel_ordered_events")
-        with replay_scope(), Agent.using_sleep(sleep), ordered:
+        waiter = SignalWaiter(here, partial(self._runs.numbered, here))
+        with replay_scope(), Agent.using_sleep(sleep), external_event_scope(waiter), ordered:
             return await super().wrap_run(ctx, handler=handler)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Ask people about the tool calls that need approval."""
+        here = job_here()
+        return None if here is None else await approved(here, self.name, ctx, requests, self._approve)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypedDict, cast
 
 from pydantic.errors import PydanticUserError
@@ -14,6 +14,7 @@ from treadle.core.errors import BadOption
 from treadle.durable import step_options
 from treadle.policy.judge import Failure, OnError, Verdict
 from treadle.policy.retry import Abort, Retry
+from treadle.workflow.approvals import check_by
 
 METADATA: Final = "treadle"  # the key of these options in the metadata of a tool
 NEVER_BETTER: Final = (UserError, PydanticUserError, UnexpectedModelBehavior)  # the same code would raise them again
@@ -27,6 +28,14 @@ class Options(TypedDict, total=False):
     on_error: OnError
     limits: Sequence[str]
     cost: int
+
+
+class Approve(TypedDict, total=False):
+    """The persons that may approve a tool call, and seconds, a duration or an instant after which it is denied: see
+    `current().approve`."""
+
+    by: str
+    until: float | timedelta | datetime | None
 
 
 def checked(options: Mapping[str, Any], where: str) -> Options:
@@ -57,7 +66,24 @@ def options_of_tool(defaults: Options, tool: object, name: str) -> Options | Lit
     where = f"metadata of the tool {name!r}"
     if not isinstance(own, Mapping):
         raise BadOption(where, f"expected options of a step, or False, found {own!r:.60}")
-    return checked({**defaults, **own}, where)
+    return checked({**defaults, **{key: value for key, value in own.items() if key != "approve"}}, where)
+
+
+def checked_approve(options: Mapping[str, Any], where: str) -> Approve:
+    """Raises BadOption."""
+    if not isinstance(options, Mapping) or options.keys() - Approve.__annotations__.keys():
+        raise BadOption(where, f"expected by= and until= in a dictionary, found {options!r:.60}")
+    check_by(options.get("by", ""))
+    return cast("Approve", dict(options))
+
+
+def approve_of_tool(default: Approve | None, metadata: Mapping[str, Any] | None, name: str) -> Approve | None:
+    """The persons that approve the calls of a tool, as its metadata or the default say; None: neither does. Raises
+    BadOption."""
+    own = (metadata or {}).get(METADATA, {})
+    if isinstance(own, Mapping) and "approve" in own:
+        return checked_approve(own["approve"], f"metadata of the tool {name!r}")
+    return default
 
 
 def _on_error(error: BaseException, failure: Failure) -> Verdict:
