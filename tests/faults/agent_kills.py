@@ -61,7 +61,7 @@ async def life(url: str, folder: Path, turns: int) -> None:
         return (await agent.run("why?")).output
 
     async with Worker(app, lease=LEASE, poll=0.05):
-        result = await (await app.enqueue(analyse.options(id="the-agent").job())).result(timeout=100)
+        result = await (await app.enqueue(analyse.options(id="the-agent").job())).result(timeout=600)
     (folder / "result").write_text(result)
 
 
