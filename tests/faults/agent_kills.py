@@ -1,6 +1,6 @@
-"""An agent whose process is killed by SIGKILL at random moments: `python -m tests.faults.agent_kills URL FOLDER KILLS SEED`.
+"""An agent whose process is killed by SIGKILL at random moments.
 
-Each process is forked, as importing the framework takes a second. Prints the extra calls of the model and of the tools.
+`python -m tests.faults.agent_kills URL FOLDER KILLS SEED`. Each process is forked, as importing the framework takes a second. Prints the extra calls of the model and of the tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 
-from tests.waiting import random_moment, until
+from tests.waiting import random_moment, until_blocking
 from treadle import App, Worker
 from treadle.integrations.pydantic_ai import TreadleDurability
 
@@ -78,13 +78,13 @@ def born(url: str, folder: Path, turns: int) -> int:
         os._exit(code)
 
 
-async def killed(url: str, folder: Path, kills: int, seed: int) -> dict[str, Any]:
+def killed(url: str, folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Kill the agent at random moments, each after some progress, and let it end."""
     rng, turns = random.Random(seed), kills
     for _ in range(kills):
         before, child = len(effects(folder)), born(url, folder, turns)
-        await until(lambda before=before: len(effects(folder)) > before, "a call of this life")
-        await random_moment(rng, 0.0, 0.08)
+        until_blocking(lambda before=before: len(effects(folder)) > before, "a call of this life")
+        asyncio.run(random_moment(rng, 0.0, 0.08))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     child = born(url, folder, turns)
@@ -99,4 +99,4 @@ async def killed(url: str, folder: Path, kills: int, seed: int) -> dict[str, Any
 
 if __name__ == "__main__":
     url, folder, kills, seed = sys.argv[1:]
-    print(json.dumps(asyncio.run(killed(url, Path(folder), int(kills), int(seed)))))
+    print(json.dumps(killed(url, Path(folder), int(kills), int(seed))))

@@ -63,7 +63,7 @@ def others_of(
     known    tasks that have used durable code
     root     the task of the function
     refuses  False: never raise Refused. At the end of a job, code after its waits is not refused
-    trusted  packages that take results as they come but go on in an order of their own, and that wait for nothing
+    trusted  packages that take results as they come but continue in an order of their own, and that wait for nothing
              but tasks of the run
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()

@@ -79,7 +79,7 @@ def turn_of(messages: list[ModelMessage]) -> int:
 
 
 def found_in(messages: list[ModelMessage]) -> list[str]:
-    """What the tools have returned, in the order of their calls."""
+    """The results of the tools, in the order of their calls."""
     parts = [part for message in messages if isinstance(message, ModelRequest) for part in message.parts]
     return [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
 

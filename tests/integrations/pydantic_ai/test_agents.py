@@ -76,7 +76,7 @@ async def test_agents_at_the_same_time_and_one_after_the_other(app: App) -> None
     job = await analyse.enqueue()
     await drain(app)
     assert await job.result(0) == "found-a / found-a / found-a / of the caller"
-    assert world.effects["model 0"] == 3  # the third run goes on where the first one ended
+    assert world.effects["model 0"] == 3  # the third run continues where the first one ended
     steps = await steps_of(app, job)
     assert {"analyst.model", "analyst~2.model", "analyst~3.model", "analyst~of the caller.model"} <= set(steps)
 

@@ -20,7 +20,7 @@ AGAIN = Retry(attempts=5, base=0)
 
 
 def text_of(events: list[Any]) -> str:
-    """What the model has written."""
+    """The text of the model."""
     deltas = [event["delta"] for event in events if event["event_kind"] == "part_delta"]
     starts = [event["part"] for event in events if event["event_kind"] == "part_start"]
     return "".join([part["content"] for part in starts if part["part_kind"] == "text"]) + "".join(

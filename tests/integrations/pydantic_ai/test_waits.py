@@ -59,7 +59,7 @@ async def test_people_approve_tool_calls(app: App) -> None:
     assert world.effects == {"model 0": 1, "refund 7": 1, "model 1": 1}
 
 
-async def test_what_nobody_decides_in_time_is_denied(app: App, clock: HandClock) -> None:
+async def test_a_call_without_a_decision_in_time_is_denied(app: App, clock: HandClock) -> None:
     world = two_refunds()
     durability = TreadleDurability[Any](approve={"by": "group:finance", "until": timedelta(days=2)})
     job = await refunding(app, world, durability).enqueue()
@@ -81,7 +81,7 @@ class Asked:
         self.tokens.append(token)
 
 
-@shows("an agent's wait for an event of the outside is a signal of its job, and is asked for once")
+@shows("an agent's wait for an event of the outside is a signal of its job, and the question is sent once")
 async def test_an_event_of_the_outside(app: App) -> None:
     world = two_refunds()
     asked = Asked(world)

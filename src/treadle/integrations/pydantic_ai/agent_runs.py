@@ -110,7 +110,7 @@ def act_name(agent: str, here: Context, context: RunContext[Any] | None, act: st
     return _as_name(f"{own}.{act}")
 
 
-def _act(operation: DurableOperationId, params: Any, context: RunContext[Any] | None) -> str:
+def _act(operation: object, params: Any, context: RunContext[Any] | None) -> str:
     call = "" if context is None or context.tool_call_id is None else f":{context.tool_call_id}"
     match operation:
         case ModelRequestId(model_id=model):

@@ -53,7 +53,7 @@ class StepOperation(BoundDurableOperation[ParamsT, WireT, ResultT]):
 
     @property
     def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
-        """What is bound."""
+        """The operation of the agent."""
         return self._operation
 
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:

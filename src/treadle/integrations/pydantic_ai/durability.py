@@ -31,7 +31,7 @@ from treadle.integrations.pydantic_ai.event_stream import writing_to
 from treadle.integrations.pydantic_ai.options import METADATA, Approve, Options, checked, checked_approve
 from treadle.integrations.pydantic_ai.waits import SignalWaiter, approved
 
-# With "parallel_ordered_events" they go on in the order of the calls, whichever ends first.
+# With "parallel_ordered_events" they continue in the order of the calls, whichever ends first.
 PACKAGES: Final = ("pydantic_ai", "pydantic_graph")
 
 

@@ -69,7 +69,7 @@ def options_of_tool(defaults: Options, tool: object, name: str) -> Options | Lit
     return checked({**defaults, **{key: value for key, value in own.items() if key != "approve"}}, where)
 
 
-def checked_approve(options: Mapping[str, Any], where: str) -> Approve:
+def checked_approve(options: object, where: str) -> Approve:
     """Raises BadOption."""
     if not isinstance(options, Mapping) or options.keys() - Approve.__annotations__.keys():
         raise BadOption(where, f"expected by= and until= in a dictionary, found {options!r:.60}")
