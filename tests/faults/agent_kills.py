@@ -1,6 +1,7 @@
 """An agent whose process is killed by SIGKILL at random moments.
 
-`python -m tests.faults.agent_kills URL FOLDER KILLS SEED`. Each process is forked, as importing the framework takes a second. Prints the extra calls of the model and of the tools.
+`python -m tests.faults.agent_kills URL FOLDER KILLS SEED` prints the extra calls of the model and of the tools. Each
+process is forked, as importing the framework takes a second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.usage import UsageLimits
 
 from tests.waiting import random_moment, until_blocking
 from treadle import App, Worker
@@ -58,7 +60,7 @@ async def life(url: str, folder: Path, turns: int) -> None:
 
     @app.task(max_lost=0)
     async def analyse() -> str:
-        return (await agent.run("why?")).output
+        return (await agent.run("why?", usage_limits=UsageLimits(request_limit=None))).output
 
     async with Worker(app, lease=LEASE, poll=0.05):
         result = await (await app.enqueue(analyse.options(id="the-agent").job())).result(timeout=600)
