@@ -149,7 +149,7 @@ async def test_a_write_is_a_step(app: App, clock: HandClock) -> None:
     assert (await app.jobs.get(jobs[0])).state is State.SUCCEEDED
 
 
-@shows("a step that runs again voids what it has written before: readers are told, and end with the stored text")
+@shows("a step that runs again voids its earlier chunks for all readers, which end with the stored text")
 @pytest.mark.parametrize("how", ["retry of the step", "attempt", "attempt of a thread", "limits"])
 @pytest.mark.parametrize("second", ["xyz", ""])
 async def test_a_step_that_runs_again_voids_its_chunks(app: App, how: str, second: str) -> None:
@@ -500,6 +500,19 @@ async def test_a_stream_is_not_pruned_while_its_job_may_write(app: App, clock: H
     clock.advance(2_000)
     await drain(app)
     assert await app.jobs.stream(job, "out") == ["a", "b"]
+
+
+async def test_a_deleted_job_has_no_streams(app: App, clock: HandClock) -> None:
+    @app.task
+    async def t() -> None:
+        for text in "abc":
+            await current().step("s", current().stream("out").write, text)
+
+    job = await t.enqueue()
+    await drain(app)
+    await app.jobs.delete(job)
+    clock.advance(100)
+    assert await (await app._core.open()).prune(100) == 5
 
 
 async def test_lists_show_no_pages(app: App) -> None:

@@ -47,6 +47,7 @@ from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkfl
 from treadle.admin.queues import Queues as Queues
 from treadle.admin.selection import Selection as Selection
 from treadle.admin.selection import words_of as words_of
+from treadle.admin.shown_streams import ShownStream as ShownStream
 from treadle.admin.workflow_graph import FOLD as FOLD
 from treadle.admin.workflow_graph import Graph as Graph
 from treadle.admin.workflow_graph import lines_of as lines_of

@@ -7,19 +7,22 @@ counts. The same call completes its entry of the audit log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from treadle.admin import stored_values
+from treadle.admin.approval_links import VARIABLE, Link, link_to, named, secret_in_environment, secret_of
 from treadle.admin.audit import LONGEST, Audit, Source, whoami
 from treadle.admin.job_filters import id_of
 from treadle.admin.job_streams import JobStreams
 from treadle.core.clock import moment_text
-from treadle.core.errors import AlreadyDecided, BadOption, MayNotDecide, Stale, TreadleError, UnknownJob
+from treadle.core.errors import AlreadyDecided, BadOption, MayNotDecide, Stale, StorageError, TreadleError, UnknownJob
 from treadle.core.model import ASKED, EXPIRED, Outcome, Record, State
 from treadle.core.query_model import Query
+from treadle.policy.retry import seconds
 from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within
@@ -39,6 +42,7 @@ from treadle.workflow.approvals import (
     may_decide,
 )
 
+LASTS: Final = 7 * 86_400.0  # s that a link is valid
 SCAN: Final = 10_000  # open requests that one list looks at
 ACT: Final = "approval.decide"
 
@@ -118,6 +122,31 @@ class JobApprovals(JobStreams):
             raise UnknownJob(request)
         return shown
 
+    def approval_link(
+        self,
+        request: ApprovalRequest | str,
+        *,
+        to: str,
+        url: str,
+        expires: float | timedelta = LASTS,
+        secret: str | None = None,
+    ) -> str:
+        """A link whose bearer may decide this request, and needs no token. It opens a page with two buttons; only these
+        decide.
+
+        to       the person for whom it is made, whose name the decision has
+        url      of the server, such as "https://jobs.example.org"
+        expires  seconds that it is valid, a week by default; the request itself may end before
+        secret   that of the server; None: `TREADLE_SESSION_SECRET` of the environment
+
+        Raises BadOption.
+        """
+        key = secret_in_environment() if secret is None else secret_of(secret)
+        if key is None:
+            raise BadOption("secret", f"expected the secret of the server: set {VARIABLE} here and at the server")
+        id = request if isinstance(request, str) else request.id
+        return link_to(url, Link(id, named(to), self._now() + seconds(expires, "expires")), key)
+
     async def decide(
         self,
         request: ApprovalRequest | str,
@@ -162,7 +191,9 @@ class JobApprovals(JobStreams):
             if answer.status == "applied" and result is not None:
                 receipt.done, receipt.ids = 1, [id]
             elif answer.status != "applied":
-                raise Stale(id, answer.reason or answer.status) if row_then is None else _over(row_then, header)
+                if row_then is None or not row_then.state.final:
+                    raise StorageError(f"the storage refused the decision: {answer.reason or answer.status}")
+                raise _over(row_then, header)
         return Decided(approved, decision.by, reason, self._now()).shown() if result is None else result.shown()
 
     async def _check_waits(self, storage: Storage, row: Record, header: RequestHeader) -> None:

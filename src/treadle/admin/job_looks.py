@@ -205,7 +205,6 @@ class JobLooks:
 
         hide   removes secrets from the rows before they are read, for people
         value  decodes the texts that Treadle's own codec wrote
-        A worker keeps the log lines of a run only with `capture_logs`.
         """
         row = await self.whole(job)
         return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value, hide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from treadle.admin.job_filters import id_of
@@ -15,7 +16,19 @@ from treadle.durable import check_name, decoded_as
 from treadle.execution.job_run import refuse_to_wait, waits_here
 from treadle.producer import StreamPlace
 from treadle.tasks.when import HasId
-from treadle.workflow.streams import Entry, entries_of, find_page, find_tail, first_kept, folded, note_of, streams_of
+from treadle.workflow.streams import (
+    Entry,
+    Page,
+    entries_of,
+    find_page,
+    find_tail,
+    first_kept,
+    folded,
+    names_of,
+    note_of,
+    page_after,
+    page_in,
+)
 
 AT_ONCE: Final = 64  # pages of one read
 
@@ -24,8 +37,8 @@ class JobStreams(JobMessages):
     """`JobMessages` with streams."""
 
     async def streams(self, job: HasId | str) -> Sequence[str]:
-        """The names of the streams that a job has written. Raises UnknownJob."""
-        return streams_of((await self.whole(job)).checkpoints)
+        """The names of the streams that a job has written; `log` has the log lines of its runs. Raises UnknownJob."""
+        return names_of((await self.whole(job)).checkpoints)
 
     async def stream(self, job: HasId | str, name: str, *, returns: Any = Any) -> list[Any]:
         """The values that a job has written to this stream up to now, decoded as `returns`, without those that a later
@@ -39,6 +52,9 @@ class JobStreams(JobMessages):
         for number in range(first, tail.number + 1, AT_ONCE):
             for page in await place.pages(number, min(AT_ONCE, tail.number + 1 - number)):
                 entries += [] if page is None else entries_of(page)
+        if (last := page_in(place.row, name)) is not None:
+            last = page_after(last, entries[-1].offset + 1 if entries else 0)
+            entries += [] if last is None else entries_of(last)
         return [decoded_as(entry.text, returns, "stream") for entry in folded(entries)]
 
     def follow(
@@ -59,9 +75,10 @@ class JobStreams(JobMessages):
     async def _followed(
         self, job: HasId | str, name: str, start: int, returns: Any
     ) -> AsyncGenerator[Chunk | Reset, None]:
-        async for entries in self.follow_pages(job, name, start):
-            for entry in entries:
-                yield entry_of(entry, returns)
+        async with aclosing(self.follow_pages(job, name, start)) as pages:
+            async for entries in pages:
+                for entry in entries:
+                    yield entry_of(entry, returns)
 
     async def follow_pages(self, job: HasId | str, name: str, start: int = 0) -> AsyncGenerator[list[Entry], None]:
         """As `follow`: the entries that come together, with encoded values."""
@@ -71,9 +88,27 @@ class JobStreams(JobMessages):
         refuse_to_wait("app.jobs.follow")
         waits_here()
         place, first = await self._place(job, name, start)
-        async for page in self._client.streams.pages(place, first):
-            if entries := [entry for entry in entries_of(page) if entry.offset >= start]:
-                yield entries
+        async with aclosing(self._client.streams.pages(place, first)) as pages:
+            async for page in pages:
+                if entries := [entry for entry in entries_of(page) if entry.offset >= start]:
+                    yield entries
+
+    async def page(self, job: HasId | str, name: str, start: int, limit: int) -> tuple[list[Entry], bool]:
+        """The entries from the offset `start` on that are stored now, `limit` at most, with encoded values; and whether
+        no entry can follow them. Raises as `follow` does."""
+        place, number = await self._place(job, name, start)
+        entries, pages = list[Entry](), list[Page | None]()
+        while len(entries) < limit:
+            pages = await place.pages(number, AT_ONCE)
+            if not pages:
+                break
+            number += len(pages)
+            entries += [entry for page in pages if page is not None for entry in entries_of(page)]
+            entries = [entry for entry in entries if entry.offset >= start]
+        if not pages and (last := page_in(place.row, name)) is not None:
+            last = page_after(last, entries[-1].offset + 1 if entries else start)
+            entries += [] if last is None else entries_of(last)
+        return entries[:limit], not pages and place.row.state.final and len(entries) <= limit
 
     async def _place(self, job: HasId | str, name: str, start: int) -> tuple[StreamPlace, int]:
         """The stream, and the number of its page with this offset or an earlier one. Raises Stale if the page was

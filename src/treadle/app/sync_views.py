@@ -97,6 +97,11 @@ class SyncJobs(View[Jobs]):
     fork = Waits(Jobs.fork)
     delete = Waits(Jobs.delete)
 
+    @property
+    def approval_link(self) -> Callable[..., str]:
+        """As `Jobs.approval_link`, which waits for nothing."""
+        return self._calls.approval_link
+
     def iterate(self, **filters: Filter) -> Iterator[Record]:
         """Every matching row, page by page, oldest first."""
         cursor: str | None = None

@@ -96,6 +96,7 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
     blocked: int = 0  # jobs blocked by it
     starts: int = 0  # starts that count towards its rate now, in cost
     next_start: float | None = None  # when an exhausted rate admits the next job; None: now
+    opens: float | None = None  # when its rate admits the first job that it blocks; None: no rate blocks a job
     pauses: tuple[Pause, ...] = ()
     behind: Limit | None = None  # the rule that applies again when nothing pauses the limit any more
     declared: bool = False  # code declares this rule, and no operator has set another

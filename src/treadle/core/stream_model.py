@@ -1,4 +1,4 @@
-"""What readers of a stream get: chunks, and resets that void earlier ones."""
+"""The entries of a stream as readers get them: chunks, and resets that void earlier ones."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
 from treadle.durable.step_tries import child_of as child_of
 from treadle.durable.steps import Durable as Durable
+from treadle.durable.stream_log import StreamLog as StreamLog
 from treadle.durable.time_limits import TimeLimit as TimeLimit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions

@@ -96,9 +96,9 @@ class ApprovalWait:
             run.checkpoints.keep(request, request.entry_of(child=id, gave_up=True, life=run.checkpoints.round))
             return None
         if entry is None or entry.child != id or entry.until is UNSET:
-            asked = request.entry_of(child=id, until=UNSET if ends is None else ends, life=run.checkpoints.round)
-            if asked != entry:
-                run.checkpoints.keep(request, asked)
+            begun = request.entry_of(child=id, until=UNSET if ends is None else ends, life=run.checkpoints.round)
+            if begun != entry:
+                run.checkpoints.keep(request, begun)
         if row is not None:
             return Pending((id,), until=ends)
         record, question = run.run.record, self._question

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -49,6 +49,7 @@ class StepTaker(StepErrors):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
+        self.limits_around: Collection[str] = ()  # of the jobs inside of which this run makes a try
         self.streams = RunStreams(self) if streams_of(run.record.checkpoints) else None  # made with the first one
 
     # --- in coroutines

@@ -95,6 +95,16 @@ class StreamLog:
         self._is_new, self._note = False, note_of({STREAM + self._name: note}, self._name)
         self._run.checkpoints.note((STREAM + self._name, note))
 
+    def resume(self, step: str, number: int) -> None:
+        """This try of the step has begun to write, by another object of this run."""
+        self._owners[step] = number
+
+    async def append(self, step: str, number: int, texts: Sequence[str]) -> int:
+        """Store these chunks of a try in a page -> the offset behind them."""
+        if texts:
+            await self.store([Waiting(step, number, text, len(text.encode())) for text in texts], ())
+        return await self.end()
+
     @property
     def next_page(self) -> str:
         """The id of the page that is open, if there is one."""
@@ -114,11 +124,15 @@ class StreamLog:
         if self._place is not None:
             self._keep_note()
 
-    async def begin_round(self) -> None:
-        """The job starts over: what it has written stays, whatever the steps of the next round are."""
+    async def end(self) -> int:
+        """The offset behind the last entry."""
         if self._place is None:
             self._place = await self._look()
-        self._note = replace(self._note, base=self._place.end)
+        return self._place.end
+
+    async def begin_round(self) -> None:
+        """The job starts over: what it has written stays, whatever the steps of the next round are."""
+        self._note = replace(self._note, base=await self.end())
         self._keep_note()
 
     async def store(self, group: Sequence[Waiting], to_void: Sequence[tuple[str, int]]) -> bool:

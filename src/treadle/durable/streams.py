@@ -1,6 +1,6 @@
 """Writes the streams of one run: chunks wait for each other for a moment, and go in pages.
 
-What a step has written is stored before its result. If the step runs again, its earlier chunks are void before its next
+The chunks of a step are stored before its result. If the step runs again, its earlier chunks are void before its next
 one, or at its end (`stream_log.py`).
 """
 
@@ -69,7 +69,7 @@ class RunStreams:
             await writer.complete(step, number)
 
     async def begin_round(self) -> None:
-        """The job starts over. What it has written stays."""
+        """The job starts over. Its chunks stay."""
         for writer in self._all():
             await writer.flush()
             await writer.log.begin_round()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
+from treadle.core.errors import BadStep
 from treadle.durable import (
     APPROVE,
     ApprovalWait,
@@ -30,6 +31,7 @@ from treadle.execution.step_calls import Step, SynchronousStep
 from treadle.execution.stream_calls import Stream, SynchronousStream
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
 from treadle.policy.retry import seconds
+from treadle.policy.run_log import LOG
 from treadle.workflow import Approval
 
 P = ParamSpec("P")
@@ -277,4 +279,6 @@ class Synchronous(SynchronousWaits):
 
 def _checked(name: str, keep: float | timedelta | None) -> tuple[str, float | None]:
     check_name(name)
+    if name == LOG:
+        raise BadStep(name, "is the stream of the log lines of a job; choose another name for the stream")
     return name, None if keep is None else seconds(keep, "stream.keep")

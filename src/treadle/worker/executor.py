@@ -64,7 +64,7 @@ class Executor:
         self._lose, self._trials = parts.heartbeat.lose, trials
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
-        self._capture = parts.capture
+        self._logs = parts.run_logs
         self._run_reports, self._misfits = parts.run_reports, parts.misfits
         self._texts = LargeTexts(parts.config.name, parts.storage, app.random)
         self._cleanups = Cleanups(parts, self._runner, self._durable, self._texts)
@@ -133,9 +133,9 @@ class Executor:
             rules = self._rules_for(task, record)
         here = self._results, self._durable, self._site
         job_run = JobRun(record, state.name, state.note_changed, *here, lost, came=came, sent=sent)
-        if self._capture is not None:
-            self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
+        if self._logs is not None:
+            self._logs.begin(run)
         if rules.timeout is not None and not (record.lost and self._trials.is_due(run)):
             self.timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
@@ -226,7 +226,7 @@ class Executor:
             job_run.durable = Durable(job_run, self._durable, self._durable.codec(task.name))
         runner = self._cleanups if run.rules.is_part else self._runner
         outcome = await runner.run(task, job_run, run.rules)
-        if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
+        if outcome is not None and (job_run.durable or job_run.log is not None or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
             await job_run.durable.lost()
@@ -247,7 +247,7 @@ class Executor:
             outcome = await job_run.durable.concluded(outcome)
         else:
             outcome = with_cleanup(job_run.record, outcome, has_steps(job_run.record.checkpoints))
-        return outcome if self._capture is None else self._capture.kept(job_run, outcome)
+        return outcome if self._logs is None else await self._logs.kept(job_run, outcome)
 
     def _broken_off(self, run: RunningJob, error: BaseException) -> Outcome | None:
         """The outcome of a run that was cancelled before its function was called, or that failed outside it."""

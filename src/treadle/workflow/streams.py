@@ -19,15 +19,18 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.errors import UNREADABLE, BadResult, ForeignRow
-from treadle.core.model import STREAM, NewJob, Pairs, Record, State
+from treadle.core.model import STREAM, NewJob, Outcome, Pairs, Record, State
 from treadle.core.own_checkpoints import own_checkpoints
 from treadle.core.ranges import Natural
 from treadle.core.stored_text import FORMS, lacks
+from treadle.policy.run_log import LOG, TAIL, tail_of
+from treadle.storage.contract import Storage
 from treadle.workflow.signals import check_place
 
 PAGE: Final = "treadle:page:"  # prefix of the ids of pages
 HEADER: Final = "treadle:stream"  # the header with a `PageHeader`: an operator reads it without keys
 PROBES: Final = 16  # pages that one call reads between two others
+DELETED: Final = 200  # pages of one call
 NEAR: Final = 4  # pages that are read backwards from the last one
 POWERS: Final = defaults.MAX_CHUNKS.bit_length() + 1
 
@@ -202,6 +205,29 @@ def entries_of(page: Page) -> Iterator[Entry]:
             offset += 1
 
 
+def page_after(page: Page, offset: int) -> Page | None:
+    """The entries of a page from this offset on; None: there are none."""
+    if offset <= page.start:
+        return page
+    groups, at = list[Group](), page.start
+    for group in page.groups:
+        if at >= offset:
+            groups.append(group)
+        elif at + group.entries > offset:
+            groups.append(replace(group, values=group.values[offset - at :]))
+        at += group.entries
+    return replace(page, start=offset, groups=tuple(groups)) if groups else None
+
+
+def page_in(row: Record, name: str) -> Page | None:
+    """The last entries of a stream that are in the row of its job: lines of its log. None: there are none."""
+    tail = tail_of(row.checkpoints) if name == LOG else None
+    if tail is None or not tail.lines:
+        return None
+    values = tuple([Raw(msgspec.json.encode(line)) for line in tail.lines])
+    return Page(tail.start, row.version, steps=("",), groups=(Group(0, values),))
+
+
 def folded(entries: Sequence[Entry]) -> list[Entry]:
     """The chunks that are not void, in their order."""
     void = dict[str, list[tuple[int, int]]]()
@@ -211,20 +237,26 @@ def folded(entries: Sequence[Entry]) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if entry.to is None and not any(to <= entry.offset < at for to, at in void.get(entry.step, ()))
+        if entry.to is None and not any(to <= entry.offset < end for to, end in void.get(entry.step, ()))
     ]
 
 
+def names_of(checkpoints: Pairs) -> list[str]:
+    """The names of the streams of a job, with that of its log."""
+    has_log = any(name == TAIL for name, _ in checkpoints)
+    return [*streams_of(checkpoints), *([LOG] if has_log else [])]
+
+
 def streams_of(checkpoints: Pairs) -> list[str]:
-    """The names of the streams of a job."""
+    """The names of the streams that the functions of a job have written."""
     return [name.removeprefix(STREAM) for name in own_checkpoints(checkpoints) if name.startswith(STREAM)]
 
 
 def note_of(checkpoints: Mapping[str, str], name: str) -> StreamNote:
-    """What the job knows of its stream."""
+    """The checkpoint of this stream; that of a new one if another program has stored something else."""
     try:
         return _read_note(checkpoints.get(STREAM + name, "{}"))
-    except UNREADABLE:  # another program has stored it
+    except UNREADABLE:
         return StreamNote()
 
 
@@ -269,8 +301,8 @@ async def find_tail(read: Read, job: str, name: str, near: int = 1) -> Tail:
     while number > 0:
         if number not in known:
             numbers = range(max(1, number - NEAR + 1), number + 1)
-            rows = await read([page_id(job, name, each) for each in numbers])
-            known |= {each: row for each, row in zip(numbers, rows, strict=True) if row is not None}
+            rows = await read([page_id(job, name, n) for n in numbers])
+            known |= {n: row for n, row in zip(numbers, rows, strict=True) if row is not None}
         if number not in known:
             break  # it was pruned
         if (page := page_of(known[number])) is not None:
@@ -314,3 +346,21 @@ async def first_kept(read: Read, job: str, name: str, near: int) -> tuple[int, i
             if row is not None and (page := page_of(row)) is not None:
                 return number, page.start
     return 0, 0
+
+
+async def delete_streams(storage: Storage, rows: Sequence[Record]) -> None:
+    """Let the storage prune the streams of these jobs."""
+    for row in rows:
+        tail = tail_of(row.checkpoints)
+        for name in [*streams_of(row.checkpoints), *([LOG] if tail.open or tail.page > 1 else [])]:
+            number, there = 1, True
+            while there:
+                ids = [page_id(row.id, name, n) for n in range(number, number + DELETED)]
+                pages = [page for page in await storage.get(ids) if page is not None]
+                await storage.settle([_released(page) for page in pages])
+                number, there = number + DELETED, bool(pages)
+
+
+def _released(page: Record) -> Outcome:
+    state = page.state if page.state.final else State.SUCCEEDED
+    return Outcome(id=page.id, version=page.version, state=state, keep=0.0)

@@ -16,9 +16,9 @@ class TreadleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from treadle.integrations.django import checks, job_store, tables
+        from treadle.integrations.django import checks, database_app, tables
 
         checks.register_all()
-        connection_created.connect(job_store.follow, dispatch_uid="treadle.follow")
+        connection_created.connect(database_app.follow, dispatch_uid="treadle.follow")
         post_migrate.connect(tables.after_migrate, sender=self, dispatch_uid="treadle.tables")
         post_migrate.connect(tables.for_copies, dispatch_uid="treadle.copies")

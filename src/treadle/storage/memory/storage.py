@@ -283,7 +283,7 @@ class MemoryStorage:
         blocked_on = {key: sum(map(len, queues.values())) for key, queues in tables.aside.items()}
         used = {key: tables.used(key).used for key in list(tables.started)}
         rates = {
-            key: rate_use(rule, usage, now)
+            key: (*rate_use(rule, usage, now), tables.opens.get(key))
             for key, usage in tables.rates.items()
             if (rule := rule_for(tables.rules, key)) is not None
         }

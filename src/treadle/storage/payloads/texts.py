@@ -27,8 +27,8 @@ from treadle.storage.row_rules import OWN_ID
 
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
-SIGNAL, ANSWER, PAGE = f"{OWN_ID}signal:", f"{OWN_ID}answer:", f"{OWN_ID}page:"
-APPROVAL = f"{OWN_ID}approval:"
+SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
+APPROVAL, PAGE = f"{OWN_ID}approval:", f"{OWN_ID}page:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})

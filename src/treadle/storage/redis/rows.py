@@ -325,9 +325,10 @@ def moment_of(data: bytes) -> float:
     return moment
 
 
-def doubles(data: bytes) -> tuple[float, float]:
-    """The tokens of a bucket, and when it had them."""
-    return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
+def doubles(data: bytes) -> tuple[float, float, float]:
+    """The tokens of a bucket, when it had them, and since when it counts starts."""
+    since = _MADE.unpack_from(data, 16)[0] if len(data) > 16 else 0.0  # an older process stores no third number
+    return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0], since
 
 
 _presence = msgspec.msgpack.Decoder(Presence).decode
