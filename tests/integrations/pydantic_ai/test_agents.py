@@ -182,6 +182,25 @@ async def test_a_tool_obeys_a_limit(app: App, clock: HandClock) -> None:
     assert await job.result(0) == "page-0 page-1 page-2"
 
 
+@shows("model requests reserve tokens of a budget, and are settled at what they really used")
+async def test_tokens_are_settled(app: App) -> None:
+    await app.limits.set(Limit("tokens", rate=1_000, per=86_400))
+    world = World(looks("a"), looks("b"))  # three requests of fewer than 100 tokens each
+    agent = world.agent(model_options={"limits": {"tokens:ann": 500}}, tokens="tokens")
+    job = await analysing(app, agent).enqueue("why?")
+    await drain(app)
+    assert await job.result(0) == "found-a found-b"
+    assert world.effects.total() == 5
+
+
+async def test_tokens_of_a_limit_that_the_step_does_not_name(app: App) -> None:
+    world = World()
+    job = await analysing(app, world.agent(tokens="tokens"), retry=ONCE).enqueue("why?")
+    await drain(app)
+    assert "tokens" in await error_of(app, job)
+    assert world.effects.total() == 0
+
+
 @shows("a tool without a step is durable code of the job itself: it may sleep and wait")
 async def test_a_tool_without_a_step_takes_its_own(app: App, clock: HandClock) -> None:
     world, tools = World([("order", {"what": "tea"}), *looks("a")]), FunctionToolset[Any](id="shop")

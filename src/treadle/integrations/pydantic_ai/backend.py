@@ -12,8 +12,10 @@ from pydantic_ai.durable_exec import (
     durable_unit_scope,
     record_durable_unit,
 )
+from pydantic_ai.messages import ModelResponse
 
 from treadle.core.errors import NotRunning
+from treadle.execution.context import current
 from treadle.integrations.pydantic_ai.agent_runs import job_here, step_name
 from treadle.integrations.pydantic_ai.options import Options, options_of_tool
 
@@ -23,16 +25,21 @@ ResultT = TypeVar("ResultT")
 
 
 class Steps(DurableOperationBackend[Options]):
-    """Binds the operations of one agent to steps. `options`: by the role of an operation."""
+    """Binds the operations of one agent to steps.
 
-    def __init__(self, agent: str, options: Mapping[str, Options]) -> None:
-        self._agent, self._options = agent, options
+    options  by the role of an operation
+    tokens   the name of the limit to which the tokens of model requests are counted; None: none
+    """
+
+    def __init__(self, agent: str, options: Mapping[str, Options], tokens: str | None = None) -> None:
+        self._agent, self._options, self._tokens = agent, options, tokens
 
     def bind(
         self, operation: DurableOperation[ParamsT, WireT, ResultT]
     ) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
         """The operation as a step."""
-        return StepOperation(self._agent, operation, self._options.get(operation.config_role, {}))
+        tokens = self._tokens if operation.config_role == "model" else None
+        return StepOperation(self._agent, operation, self._options.get(operation.config_role, {}), tokens)
 
     def config_for_tool(
         self, operation: DurableOperation[ParamsT, WireT, ResultT], *, tool: object | None, tool_name: str
@@ -48,8 +55,14 @@ class Steps(DurableOperationBackend[Options]):
 class StepOperation(BoundDurableOperation[ParamsT, WireT, ResultT]):
     """One operation of an agent, whose calls are steps."""
 
-    def __init__(self, agent: str, operation: DurableOperation[ParamsT, WireT, ResultT], options: Options) -> None:
-        self._agent, self._operation, self._options = agent, operation, options
+    def __init__(
+        self,
+        agent: str,
+        operation: DurableOperation[ParamsT, WireT, ResultT],
+        options: Options,
+        tokens: str | None = None,
+    ) -> None:
+        self._agent, self._operation, self._options, self._tokens = agent, operation, options, tokens
 
     @property
     def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
@@ -63,8 +76,13 @@ class StepOperation(BoundDurableOperation[ParamsT, WireT, ResultT]):
         async def body() -> Any:
             nonlocal executed
             executed = True
+            if self._tokens is not None:
+                current().spent(**{self._tokens: 0})  # raises BadOption before the request is paid
             with durable_unit_scope():
-                return operation.result_codec.dump(await operation.handler(params))
+                result = await operation.handler(params)
+            if self._tokens is not None and isinstance(result, ModelResponse):
+                current().spent(**{self._tokens: result.usage.total_tokens})
+            return operation.result_codec.dump(result)
 
         here = job_here()
         if here is None:

@@ -46,6 +46,8 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
     model_options  options of the steps of model requests, such as `{"retry": Retry(attempts=5), "limits": ["openai"]}`
     tool_options   the same for tools; `metadata={"treadle": {...}}` of a tool overrides single ones, and
                    `metadata={"treadle": False}` makes its calls part of the job's function instead of steps
+    tokens         the name of a limit, before ":": model requests say that they have spent their tokens of it, see
+                   `current().spent`. Each step, or the job if that has no limits, must name it. None: they do not
     approve        the persons that approve tool calls, such as `{"by": "group:finance", "until": 86_400}`, see
                    `current().approve`. `metadata={"treadle": {"approve": {...}}}` of a tool comes before it. None: tool
                    calls that need approval are left to the agent's other handlers
@@ -73,6 +75,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
         name: str | None = None,
         model_options: Options | None = None,
         tool_options: Options | None = None,
+        tokens: str | None = None,
         approve: Approve | None = None,
         outside_jobs: bool = False,
     ) -> None:
@@ -86,7 +89,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
             "tool": checked(tool_options or {}, "tool_options"),
         }
         self._approve = None if approve is None else checked_approve(approve, "approve")
-        self._outside_jobs = outside_jobs
+        self._tokens, self._outside_jobs = tokens, outside_jobs
         self._runs = AgentRuns()
 
     @property
@@ -96,7 +99,7 @@ class TreadleDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
         """The steps of the job."""
-        return Steps(self.name, self._options)
+        return Steps(self.name, self._options, self._tokens)
 
     def get_default_run_id(self) -> str | None:
         """The id of an agent run, the same in every run of the job."""

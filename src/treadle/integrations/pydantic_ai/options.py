@@ -26,7 +26,7 @@ class Options(TypedDict, total=False):
     retry: Retry
     timeout: float | timedelta
     on_error: OnError
-    limits: Sequence[str]
+    limits: Sequence[str] | Mapping[str, int]
     cost: int
 
 
