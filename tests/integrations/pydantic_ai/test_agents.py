@@ -261,7 +261,7 @@ async def test_in_jobs_that_take_no_async_steps(app: App, kind: str) -> None:
     agent = World().agent()
 
     def in_thread() -> str:
-        return agent.run_sync("why?").output
+        return asyncio.run(agent.run("why?")).output  # `run_sync` leaves the loop of the thread open
 
     async def many(items: list[int]) -> list[str]:
         return [(await agent.run("why?")).output for _ in items]
