@@ -27,10 +27,10 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/scheduling": (529, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
     "treadle/serialization": (2_221, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
     "treadle/server": (8_502, 9),  # clocks of claims; +15: places of answers, scopes of a fork
-    "treadle/storage": (25_331, 9),  # +13: pages of a query, for all; +35: pages without steps; +31: ranges of lines
+    "treadle/storage": (25_336, 9),  # +5: stalled heartbeats; +48: pages, without steps; +31: ranges of lines
     "treadle/tasks": (1_396, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
     "treadle/testing": (3_890, 3),  # clocks of claims; +18: children in a replay
-    "treadle/worker": (6_889, 4),  # clocks of claims; +12: look-only storages, suspects, restarts; +18: tries
+    "treadle/worker": (6_895, 4),  # clocks of claims, hand-offs; +12: look-only storages, restarts; +18: tries
     "treadle/workflow": (1_481, 1),  # +10: who ends with a parent; +32: messages that go together; +2: Django tasks
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_791, 2),  # +11: reads at a close; +20: operators, versions; +9: ids of Treadle

@@ -283,7 +283,8 @@ class Trials:
         held = self._held[key] = _Held(run, self.loop.create_future())
         if not self._new:
             self.loop.call_soon(self._offer_new)
-        self._new.append(Suspect(*key, run.record.job.task, guilt.culprit_of(run.record)))
+        times = run.job_run.sent, run.job_run.came
+        self._new.append(Suspect(*key, run.record.job.task, *times, guilt.culprit_of(run.record)))
         slots = 0 if run.in_batch else 1
         self._state.slots.release(slots)
         self._state.wake.set()
@@ -318,16 +319,17 @@ class Trials:
 
     # --- for the worker of another process
 
-    async def held(self, id: str, version: int) -> Record | None:
+    async def held(self, suspect: Suspect) -> Record | None:
         """The row of a suspect that another worker holds; None: it holds it no longer."""
         while True:
             try:
-                [row] = await self._storage.get([id])
+                [row] = await self._storage.get([suspect.id])
             except StorageError as error:
                 await self._outage.failed(LABEL, error)
                 continue
             self._outage.answered(LABEL)
-            return row if row is not None and row.version == version and row.state is State.RUNNING else None
+            is_held = row is not None and (row.version, row.state) == (suspect.version, State.RUNNING)
+            return row if is_held else None
 
     def expect(self, record: Record, taken: Callable[[], None]) -> asyncio.Future[bool]:
         """The executor is going to start this suspect of another worker. Calls `taken` when it runs alone. The future
