@@ -18,7 +18,7 @@ from tests.worker import process_tasks
 from treadle import App, Record, Retry, State, Worker, current, flow
 from treadle.core.clock import moment
 from treadle.core.model import LOST_BY, Claim, LeaseRenewal, Presence
-from treadle.policy.guilt import guilt_of, is_suspect, plain_note
+from treadle.policy.guilt import guilt_of, is_suspect, plain_note, standing
 from treadle.testing import HandClock, drain
 from treadle.worker.config import WorkerConfig
 from treadle.worker.core import WorkerCore
@@ -118,6 +118,9 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone(
         await room.blocking.enqueue("b")
         await room.has("a", "b")
         await until(are_claimed, "the claims of the suspects")
+        for id in suspects:
+            assert standing(await row_of(app, id)) == "waits"
+            assert (await app.jobs.explain(id)).startswith("Worker 'late' has held it since ")
         await room.quick.enqueue("c")
         room.doors.set()
         await room.had("b")
@@ -281,16 +284,24 @@ async def test_a_suspect_item_is_a_batch_of_one(app: App, clock: HandClock, told
 
 async def test_a_suspect_that_waits_for_another_job_does_not_stop_it(app: App, clock: HandClock, room: Room) -> None:
     @app.task
+    async def child() -> None:
+        stands.append(standing(await row_of(app, id)))
+        with room.enter("child"):
+            pass
+
+    @app.task
     async def parent() -> None:
+        stands.append(standing(await row_of(app, id)))
         with room.enter("parent"):
-            job = await room.quick.enqueue("child")
+            job = await child.enqueue()
             await job.result(timeout=60)
 
+    stands = list[str | None]()
     id = await a_suspect(app, clock, parent)
     async with work(app):
         await room.had("parent", "child")
     row = await row_of(app, id)
-    assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
+    assert (row.state, guilt_of(row).kind, stands) == (State.SUCCEEDED, None, ["alone", "shares"])
 
 
 @shows("a suspect in a thread that waits for another job does not stop it")

@@ -29,7 +29,6 @@ from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 GROUPS = ("jobs", "task", "queue", "first", "last", "sample", "error")
-SUSPECT = {None: "", "waits": ": a suspect, will be tried alone", "alone": ": a suspect, runs alone now"}
 COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
@@ -120,6 +119,7 @@ def what(row: Record, now: float) -> str:
     because = error_line(row.error)
     if row.state is State.RUNNING:
         held = f"for {lasts(max(0.0, now - (row.started_at or now)))}"
+        held = f"waits to run alone, {held}" if _waits_alone(row) else held
         return f"{held}, {note_of(row)}" if row.note else held
     if row.state is State.READY and row.queue_position is None:
         since = paused_at(row)
@@ -131,6 +131,16 @@ def what(row: Record, now: float) -> str:
     if row.state is State.SUCCEEDED:
         return f"took {lasts(row.ended_at - row.started_at)}" if row.ended_at and row.started_at else ""
     return f"{row.reason}: {because}" if because and row.reason else because
+
+
+def _waits_alone(row: Record) -> bool:
+    """Whether a worker holds this suspect, and has not called its function."""
+    return row.state is State.RUNNING and guilt.standing(row) == "waits"
+
+
+def _suspect(row: Record) -> str:
+    stands = guilt.standing(row)
+    return "" if stands is None else f": a suspect, {guilt.STANDS[stands]}"
 
 
 def line(row: Record, now: float) -> tuple[object, ...]:
@@ -208,13 +218,13 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     )
     return [
         ("id", job.id),
-        ("state", str(row.state)),
+        ("state", f"{row.state}{', but it waits to run alone' if _waits_alone(row) else ''}"),
         ("why", why),
         ("call", f"{_name(row)}({call})"),
         ("queue", job.queue),
         ("priority", job.priority or None),
         ("attempts", row.attempt),
-        ("lost", f"{plural(row.lost, 'expired lease')}{SUSPECT.get(guilt.standing(row), '')}" if row.lost else None),
+        ("lost", f"{plural(row.lost, 'expired lease')}{_suspect(row)}" if row.lost else None),
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),

@@ -124,7 +124,8 @@ class Trials:
         """Wait until this suspect may run alone, and note that it does. Returns the outcome of a suspect that waits too
         long, or that another one clears meanwhile, and None for one that may run. Raises CancelledError if another
         process has taken it, if its lease is lost, or if the worker stops."""
-        if guilt.guilt_of(run.record).kind is not None:  # an earlier run left it, which another program settled
+        noted = guilt.guilt_of(run.record)
+        if noted.kind is not None or noted.shares:  # an earlier run left it, which another program settled
             await self._store(run, guilt.plain_note(run.record))
         self.explain(guilt.culprit_of(run.record))
         if self._may_offer(run) and not self._is_cleared(run):
@@ -172,7 +173,7 @@ class Trials:
     async def _begin_sharing(self, run: RunningJob) -> None:
         """Let other jobs begin next to a suspect, once its row no longer says that it is alone."""
         try:
-            await self._store(run, guilt.plain_note(run.record))
+            await self._store(run, guilt.sharing_note(run.record))
             if run in self._waiting and run is not self._ended:
                 self._over(run)
         finally:
@@ -194,6 +195,7 @@ class Trials:
         job that never ends must not hold up the others, and a suspect that is never alone must not wait for ever."""
         waits = guilt.guilt_of(run.record).waits
         if waits >= WAITS and not self.is_expected(run.record):
+            await self._store(run, guilt.sharing_note(run.record))
             log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
             return None
         granted = self.loop.create_future()
