@@ -11,13 +11,13 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/admin": (7_075, 13),  # suspects that wait; +16: children, values of cleanups
     "treadle/app": (1_138, 1),  # mistyped options name app.enqueue; +9: operators, versions; methods of objects
     "treadle/blobs": (772, 0),
-    "treadle/cli": (5_260, 0),  # --factory; +3: cancel --force; +95: operators, versions; +5: waits; +6: paused jobs
+    "treadle/cli": (5_264, 0),  # steps of ended jobs; --factory; +3: cancel --force; +95: operators, versions
     "treadle/concurrency": (507, 0),  # +51: real threads under gevent and eventlet, and a loop that greenlets wake
     "treadle/contrib": (8_856, 1),  # +512: the demo, which was in cli; +2: paused jobs; --factory
     "treadle/core": (2_894, 4),  # commands of manage.py; +2: restarts; instants of a job; +13: operators, versions
     "treadle/durable": (3_908, 0),  # clocks of claims; +92: short waits, replays; +52: forks, limits
     "treadle/execution": (1_290, 0),  # clocks of claims; restart; operators; +6: current().sync in threads
-    "treadle/integrations": (3_737, 1),  # commands of manage.py; admin in a TestCase
+    "treadle/integrations": (3_740, 1),  # login pages; commands of manage.py; admin in a TestCase
     "treadle/metrics": (567, 1),
     "treadle/outbox": (1_413, 0),  # commands of manage.py
     "treadle/policy": (1_644, 6),  # suspects that wait; +2: reasons of deferrals, tries; clocks of claims
@@ -25,13 +25,13 @@ BUDGET = {  # package: (lines of code, vague names)
     "treadle/producer": (535, 0),  # +2: empty lists by annotation, storages let go; +41: messages that go together
     "treadle/resources": (962, 0),
     "treadle/scheduling": (529, 0),  # +6: whole rows; +8: a paused queue keeps one tick of a schedule
-    "treadle/serialization": (2_221, 0),  # +407: hooks of classes, a comparison of values, cycles; +89: defaults
-    "treadle/server": (8_507, 9),  # commands of manage.py; clocks of claims; +15: places of answers, scopes of a fork
+    "treadle/serialization": (2_225, 0),  # calls in a chain; +407: hooks of classes, a comparison of values, cycles
+    "treadle/server": (8_526, 9),  # login pages; commands of manage.py; clocks of claims
     "treadle/storage": (25_337, 9),  # stalled heartbeats; +48: pages, without steps
-    "treadle/tasks": (1_396, 2),  # +5: arguments of a restart; +65: operators, versions; +2: undos of one
+    "treadle/tasks": (1_437, 2),  # +41: parameters of options functions; +5: arguments of a restart
     "treadle/testing": (3_890, 3),  # clocks of claims; +18: children in a replay
-    "treadle/worker": (6_897, 4),  # clocks of claims, hand-offs; suspects that wait; +12: look-only storages, restarts
-    "treadle/workflow": (1_481, 1),  # +10: who ends with a parent; +32: messages that go together; +2: Django tasks
+    "treadle/worker": (6_901, 4),  # clocks of logs; clocks of claims, hand-offs; suspects that wait
+    "treadle/workflow": (1_482, 1),  # errors of children; +10: who ends with a parent; +32: messages that go together
     "treadle_testkit": (451, 0),
     "treadle_testkit/conformance": (8_791, 2),  # +11: reads at a close; +20: operators, versions; +9: ids of Treadle
     "treadle_testkit/ports": (378, 0),  # +5: optional methods

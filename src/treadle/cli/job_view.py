@@ -29,6 +29,7 @@ from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 GROUPS = ("jobs", "task", "queue", "first", "last", "sample", "error")
+VERBS = {"signal": ("waits", "waited"), "timeout": ("lasts", "lasted")}
 COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
@@ -72,7 +73,8 @@ def steps(row: Record) -> list[tuple[str, str]]:
     Any other checkpoint, such as one of a schedule, is shown as its text.
     """
     own = row.job.task.startswith(OWN)
-    return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]
+    pairs = [(name, text) for name, text in row.checkpoints if not name.startswith(OURS)]
+    return [(name, text if own else _became(name, text, row.ended_at)) for name, text in pairs]
 
 
 def published(row: Record) -> list[tuple[str, str]]:
@@ -80,7 +82,8 @@ def published(row: Record) -> list[tuple[str, str]]:
     return [(name[len(PUBLISHED) :], text) for name, text in row.checkpoints if name.startswith(PUBLISHED)]
 
 
-def _became(name: str, text: str) -> str:
+def _became(name: str, text: str, ended_at: float | None) -> str:
+    """The state of a step; `ended_at`: when its job ended, if it has."""
     try:
         entry = read_entry(text)
     except UNREADABLE:
@@ -95,8 +98,10 @@ def _became(name: str, text: str) -> str:
     if entry.cut:
         return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        verb = {"signal": "waits", "timeout": "lasts"}.get(kind_of(name, entry), "sleeps")
-        return f"{verb} until {moment_text(entry.until)}"
+        now, past = VERBS.get(kind_of(name, entry), ("sleeps", "slept"))
+        if ended_at is not None and entry.until > ended_at:
+            return f"{past} until its job ended"
+        return f"{past if entry.over or ended_at is not None else now} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"
     return "timed out" if entry.gave_up else "done"
