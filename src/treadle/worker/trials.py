@@ -128,6 +128,8 @@ class Trials:
         if noted.kind is not None or noted.shares:  # an earlier run left it, which another program settled
             await self._store(run, guilt.plain_note(run.record))
         self.explain(guilt.culprit_of(run.record))
+        if self._state.stopping:  # the stop has ended the waits of others, and knows nothing of this one
+            return self._put_off(run, 0.0, guilt.plain_note(run.record))
         if self._may_offer(run) and not self._is_cleared(run):
             if len(self._held) >= MOST:
                 return self._put_off(run, self._lease, guilt.plain_note(run.record))
