@@ -1,6 +1,7 @@
 """The public names of the package, each with its module. Type checkers read this file, and so does `__init__.py`."""
 
 from treadle.app import App as App
+from treadle.core.errors import AlreadyDecided as AlreadyDecided
 from treadle.core.errors import AnswerTooLarge as AnswerTooLarge
 from treadle.core.errors import AskRefused as AskRefused
 from treadle.core.errors import BadArgument as BadArgument
@@ -23,6 +24,7 @@ from treadle.core.errors import KeyHeld as KeyHeld
 from treadle.core.errors import LifespanFailed as LifespanFailed
 from treadle.core.errors import Locked as Locked
 from treadle.core.errors import MailboxFull as MailboxFull
+from treadle.core.errors import MayNotDecide as MayNotDecide
 from treadle.core.errors import NotADatabase as NotADatabase
 from treadle.core.errors import OldRows as OldRows
 from treadle.core.errors import ProcessDied as ProcessDied
@@ -54,6 +56,8 @@ from treadle.core.job import JobSpec as JobSpec
 from treadle.core.limit_model import Limit as Limit
 from treadle.core.model import Record as Record
 from treadle.core.model import State as State
+from treadle.core.stream_model import Chunk as Chunk
+from treadle.core.stream_model import Reset as Reset
 from treadle.execution.context import Context as Context
 from treadle.execution.context import JobFilter as JobFilter
 from treadle.execution.context import current as current
@@ -82,6 +86,7 @@ from treadle.worker import Redrive as Redrive
 from treadle.worker import Worker as Worker
 from treadle.worker import WorkerHealth as WorkerHealth
 from treadle.worker.probes import Probes as Probes
+from treadle.workflow import Approval as Approval
 from treadle.workflow.chain import chain as chain
 from treadle.workflow.flow import Conclude as Conclude
 from treadle.workflow.flow import Flow as Flow

@@ -77,8 +77,8 @@ async def test_a_rate_of_a_limit_that_is_used_up(app: App, clock: HandClock) -> 
     await app.storage.claim(Claim(worker="w1#2", limit=1))
     assert await app.jobs.explain(large) == (
         "It is blocked until the limit 'api' has room (3 of 5 slots in use, 1 of 2 starts per 60 s used, it needs 2, "
-        "1 job is blocked): `treadle limits set api --slots 5 --rate 4 --per 60` doubles the rate. It has waited "
-        "since 2023-11-14 22:13:20 UTC."
+        "1 job is blocked); there is room at 2023-11-14 22:15:20 UTC, in 60 s; `treadle limits set api --slots 5 "
+        "--rate 4 --per 60` doubles the rate. It has waited since 2023-11-14 22:13:20 UTC."
     )
 
 

@@ -11,7 +11,7 @@ from tests.kit import Told, work
 from treadle import Abort, App, Defer, Retry, UnknownJob, current, flow
 from treadle.core.model import Claim, LeaseRenewal, NewJob, Outcome, Presence, Record, State
 from treadle.policy import attempts
-from treadle.policy.run_log import LogLine, RunLog
+from treadle.policy.run_log import LogTail, tail_of
 from treadle.testing import HandClock
 from treadle_testkit.shows import shows
 
@@ -239,7 +239,7 @@ async def test_a_row_of_another_program_hides_no_other(app: App) -> None:
 
     job = await f.enqueue()
     [row] = (await app.storage.claim(Claim(worker="w#1"))).records
-    odd = (("treadle:attempt:3", "{"), ("treadle:log:0", "[]"), ("treadle:once:1", "5"), ("mine", "not JSON"))
+    odd = (("treadle:attempt:3", "{"), ("treadle:log", "[]"), ("treadle:once:1", "5"), ("mine", "not JSON"))
     await app.storage.heartbeat(Presence(worker="w"), [LeaseRenewal(row.id, row.version, checkpoints=odd)], 30)
     found = await app.jobs.history(job)
     assert [(step.name, step.value) for step in found.steps] == [("mine", "not JSON")]
@@ -256,14 +256,12 @@ def test_numbers_that_no_program_of_ours_writes_do_not_stop_a_worker() -> None:
         (f"treadle:attempt:{number}", f'{{"number":1,"{name}":{value}}}')
         for number, (name, value) in enumerate([("run", forged), ("reopening", forged), ("run", -1)])
     )
-    odd = (*odd, ("treadle:log:1", f'{{"number":1,"lines":[],"dropped":{forged}}}'))
+    odd = (*odd, ("treadle:log", f'{{"start":{forged},"lines":[]}}'))
     row = Record(job=NewJob(id="a", task="f"), version=1, state=State.RUNNING, checkpoints=odd)
     out = Outcome(id=row.id, version=row.version, state=State.FAILED, attempt=1, error="x", reason="error")
     [(name, _)] = attempts.noted(row, out, "w", 5.0).checkpoints
     assert name == "treadle:attempt:1"
-    log = RunLog()
-    log.add(LogLine(5.0, "info", "a line"))
-    assert log.pair(row) is not None
+    assert tail_of(row.checkpoints) == LogTail()
 
 
 async def test_the_history_of_an_unknown_job_raises(app: App) -> None:

@@ -286,6 +286,8 @@ def test_options_reach_the_row(cli: Run) -> None:
         "trace=x",
         "--limit",
         "smtp",
+        "--limit",
+        "tokens:ann=2000",
         "--lane",
         "l",
         "--expires",
@@ -295,7 +297,7 @@ def test_options_reach_the_row(cli: Run) -> None:
     code, out, _ = cli("jobs", "show", "one", "--json")
     row = json.loads(out)
     assert (row["priority"], row["queue"], row["key"], row["lane"]) == (7, "q", "t k", "l")
-    assert (row["labels"], row["headers"], row["limits"]) == (["user=1"], {"trace": "x"}, ["smtp"])
+    assert (row["labels"], row["headers"], row["limits"]) == (["user=1"], {"trace": "x"}, ["smtp", "tokens:ann"])
     assert row["due_at"] > row["created_at"]
     assert row["deadline_at"] > row["due_at"]
 

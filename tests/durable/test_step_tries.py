@@ -150,6 +150,34 @@ async def test_a_try_runs_in_the_slot_that_its_job_keeps(app: App, ledger: Ledge
     assert "keeps its slot of the limit 'queue:default'" in await error_of(app, job)
 
 
+async def test_a_try_runs_in_the_slot_that_a_try_around_it_keeps(app: App, ledger: Ledger) -> None:
+    await app.limits.set(Limit("account", slots=1, hold="ended"))
+
+    async def around() -> str:
+        return await current().step.options(limits=["account:a"])("inside", ledger.do, "inside")
+
+    @app.task
+    async def t() -> str:
+        return await current().step.options(limits=["account:a"])("around", around)
+
+    jobs = [await t.enqueue() for _ in range(2)]
+    await drain(app)
+    assert sorted([await job.result(0) for job in jobs]) == ["inside 1", "inside 2"]
+
+
+async def test_too_many_steps_with_limits_inside_of_one_another_are_refused_by_that_name(app: App) -> None:
+    async def level(number: int) -> int:
+        return number if number == 25 else await limited(f"level {number}", level, number + 1)
+
+    @app.task(retry=ONCE)
+    async def t() -> int:
+        return await level(0)
+
+    job = await t.enqueue()
+    await drain(app)
+    assert "at most 20 steps with limits may be inside of one another" in await error_of(app, job)
+
+
 async def cancels_itself() -> None:
     future = asyncio.get_running_loop().create_future()
     future.cancel()

@@ -20,7 +20,7 @@ from treadle.storage import connect
 from treadle.storage.contract import Storage
 from treadle.testing import HandClock
 from treadle.worker.heartbeat import Heartbeat
-from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.lost_job_reports import LostReporter
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 from treadle_testkit.faults import Fault, Faulty, Script, before, bursts, held, lost, twice

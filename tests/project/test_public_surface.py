@@ -23,14 +23,15 @@ from treadle.testing import drain, given_storage
 HERE = "tests/project/test_public_surface.py"
 
 TREADLE = """
-    AIMD Abort AnswerTooLarge App AskRefused Backlog BadArgument BadCodec BadDependency BadOption BadResult BadSession
-    BadStep BadTask BadUrl BatchTask Conclude Context DefaultCodec Defer DependencyFailed Event Failure Flow ForeignRow
-    IdTaken Job JobCancelled JobExpired JobFailed JobFilter JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit
-    Locked MailboxFull Middleware NotADatabase OldRows Options Outbox Probes ProcessDied QueueFull Record Redrive
-    RemoteFailure Retry RunOutcome SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch
-    StorageDenied StorageError StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob
-    UnknownSchedule UnknownTask UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done
-    all_succeeded at_least chain current current_batch depends flow gather
+    AIMD Abort AlreadyDecided AnswerTooLarge App Approval AskRefused Backlog BadArgument BadCodec BadDependency
+    BadOption BadResult BadSession BadStep BadTask BadUrl BatchTask Chunk Conclude Context DefaultCodec Defer
+    DependencyFailed Event Failure Flow ForeignRow IdTaken Job JobCancelled JobExpired JobFailed JobFilter
+    JobNotDone JobSpec Key KeyHeld Keys LifespanFailed Limit Locked MailboxFull MayNotDecide Middleware NotADatabase
+    OldRows Options Outbox Probes ProcessDied QueueFull Record Redrive RemoteFailure Reset Retry RunOutcome
+    SchemaTooNew SchemaTooOld Signalled Sizes Stale State StepFailed StepMismatch StorageDenied StorageError
+    StorageFull StorageMoved StorageUnavailable Task TooLarge TreadleError UnknownJob UnknownSchedule UnknownTask
+    UnknownUpstream UnknownVersion Unsupported Worker WorkerHealth WorkflowFailed all_done all_succeeded at_least
+    chain current current_batch depends flow gather
 """
 
 SURFACE = {
@@ -41,9 +42,10 @@ SURFACE = {
     """,
     "Worker": "concurrency health name run running start stop",
     "current()": """
-        after as_completed attempt call cancelled child_headers deadline error first headers id kind labels lock
-        lost map memo on_undo once parent patched progress publish receive receive_ask record report restart set_memo
-        sleep state step step_key sync task timeout transaction upstream version wait wait_for worker workflow
+        after approve as_completed attempt call cancelled child_headers deadline error first headers id kind
+        labels lock lost map memo on_undo once parent patched progress publish receive receive_ask record report
+        restart set_memo sleep state step step_key stream sync task timeout transaction upstream version wait
+        wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",
     "BatchTask": "enqueue enqueue_sync function job kind late max_wait name options queue size",
@@ -53,7 +55,7 @@ SURFACE = {
 # classes that these objects take or return, and that no public module exports
 REACHED = """
     AsCompleted Ask Audit BatchDecorator BatchOptions Bound Continuation Dead HasId Jobs Lifespan Limits Lock
-    MetricsReader Once Portal Queues Scheduled Schedules Scope Step Stub Synchronous TimeLimit Waiting When
+    MetricsReader Once Portal Queues Scheduled Schedules Scope Step Stream Stub Synchronous TimeLimit Waiting When
     Workflow Workflows
 """
 

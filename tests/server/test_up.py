@@ -88,7 +88,6 @@ async def test_the_worker_of_up_obeys_the_options_of_logs_and_metrics(tmp_path: 
         async with app:
             job = await sell.enqueue()
             await job.ended(60)
-            [run] = (await app.jobs.history(job)).attempts
-            assert [line.text for line in run.logs] == ["sold"]
+            assert [line["text"] for line in await app.jobs.stream(job, "log")] == ["sold"]
             assert await up.stop() == 0
             assert await app.metrics.totals("task") == {}

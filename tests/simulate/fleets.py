@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulate import branches, limited, mix, orderly, poison, rates, repeats, saga, undo
+from tests.simulate import branches, budgets, limited, mix, orderly, poison, rates, repeats, saga, undo
 from tests.simulate.invariants import ALWAYS
 from tests.simulate.promptness import due_jobs_start_soon
 from treadle.testing.simulation import KINDS
@@ -44,5 +44,6 @@ FLEETS: dict[str, dict[str, Any]] = {
         "invariants": (undo.each_trip_is_booked_or_undone,),
         "faults": undo.FAULTS,
     },
+    "budgets": {"app": budgets.app, "scenario": budgets.work},
     "rates": {"app": rates.app, "scenario": rates.work, "invariants": (due_jobs_start_soon,)},
 }

@@ -119,6 +119,7 @@ OUTCOME = Outcome(
     function_done=True,
     keep=70.0,
     reach=("mail",),
+    spent=(("api:eu", 9),),
 )
 DONE = Outcome(id="j2", version=1, state=State.SUCCEEDED, result="null")
 PRESENCE = Presence(
@@ -153,7 +154,7 @@ MEASURED = MetricsRow(at=960.0, span=60.0, source="w", data=b"\x00\xff")
 CHUNK = Chunk(
     jobs=(Carried(record=RECORD, holds_key=True, edges=(Edge("a", 4, True, True),), behind="b"),),
     rules=(LimitFacts(name="api", set=RULE, declared=RULE, pauses=(PAUSE,)),),
-    rates=(Rate("api", ((1.0, 2),), 3.5, 4.0),),
+    rates=(Rate("api", ((1.0, 2),), 3.5, 4.0, 0.5),),
     cursor="c",
     metrics=(MEASURED,),
 )
@@ -164,6 +165,7 @@ USE = LimitUse(
     blocked=2,
     starts=3,
     next_start=4.5,
+    opens=5.5,
     pauses=(PAUSE,),
     behind=RULE,
     declared=True,

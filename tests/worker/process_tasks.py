@@ -181,6 +181,16 @@ def reports(times: int, marker: str) -> int:
     return times
 
 
+def spends(tokens: int, end: str) -> int:
+    for _ in range(2):
+        current().spent(tokens=tokens)
+    if end == "raise":
+        raise ValueError
+    if end == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tokens
+
+
 @app.task(kind="process", retry=Retry(attempts=1))
 def decorated(n: int) -> int:
     return n + 100

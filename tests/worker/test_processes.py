@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -194,6 +195,18 @@ async def test_progress_reaches_the_parents_context(pool: ProcessPool, tmp_path:
     go_on.touch()
     await running
     assert run.note == '{"progress":1.0,"text":"1000 of 1000"}'
+
+
+@pytest.mark.parametrize("end", ["return", "raise", "die"])
+async def test_real_costs_reach_the_parents_run(pool: ProcessPool, end: str) -> None:
+    """Also if the process dies then: the run ends with it."""
+    task = task_of(work.spends)
+    row = record(task, 20, end, limits=(("tokens:ann", 50),))
+    run = JobRun(row, "w", lambda: None)
+    enter(run)
+    with nullcontext() if end == "return" else pytest.raises((RemoteFailure, ProcessDied)):
+        await pool.run(task, row)
+    assert run.spent == {"tokens:ann": 40}
 
 
 # --- failures

@@ -32,6 +32,20 @@ export interface Answered {
   value: Json;
 }
 
+export interface ApprovalsAsked {
+  by?: string | null;
+  queue?: string | null;
+  job?: string | null;
+  mine?: boolean;
+  cursor?: string | null;
+  limit?: number;
+}
+
+export interface ApprovalsShown {
+  requests: RequestShown[];
+  cursor: string | null;
+}
+
 export interface Arrow {
   from: string;
   to: string;
@@ -102,6 +116,18 @@ export interface Counts {
   succeeded: number;
   failed: number;
   retried: number;
+}
+
+export interface Decided {
+  approved: boolean;
+  by: string;
+  reason: string;
+  at: number;
+}
+
+export interface DecisionMade {
+  approved: boolean;
+  reason?: string;
 }
 
 export interface Estimate {
@@ -217,7 +243,7 @@ export interface JobAsked {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -241,7 +267,6 @@ export interface JobAttempt {
   error: string | null;
   reason: string | null;
   delay: number | null;
-  logs: LogLine[];
 }
 
 export interface JobHistory {
@@ -249,6 +274,7 @@ export interface JobHistory {
   steps: Step[];
   signals: Signal[];
   values: { [name: string]: Json };
+  streams: string[];
   children: { [name: string]: number };
   children_capped: boolean;
 }
@@ -266,7 +292,7 @@ export interface JobOptions {
   max_lost?: number;
   key?: string | KeyAsked;
   lane?: string;
-  limits?: string[];
+  limits?: string[] | { [name: string]: number };
   cost?: number;
   aging?: number;
   keep?: number;
@@ -377,6 +403,7 @@ export interface LimitUse {
   blocked: number;
   starts: number;
   next_start: number | null;
+  opens: number | null;
   pauses: Pause[];
   behind: Limit | null;
   declared: boolean;
@@ -384,6 +411,16 @@ export interface LimitUse {
 
 export interface LimitViews {
   limits: LimitUse[];
+}
+
+export interface LinkAsked {
+  to: string;
+  expires?: number;
+}
+
+export interface LinkMade {
+  url: string;
+  expires_at: number;
 }
 
 export interface Listing {
@@ -403,12 +440,6 @@ export interface Listing {
   cursor?: string | null;
   limit?: number;
   count?: boolean;
-}
-
-export interface LogLine {
-  at: number;
-  level: string;
-  text: string;
 }
 
 export interface Me {
@@ -668,6 +699,21 @@ export interface Rates {
   wait_p95: number | null;
 }
 
+export interface RequestShown {
+  id: string;
+  job: string;
+  name: string;
+  task: string;
+  queue: string;
+  by: string;
+  show: Json;
+  asked_at: number;
+  until: number | null;
+  state: string;
+  decision: Decided | null;
+  may_decide: boolean;
+}
+
 export interface Rerun {
   from_step?: string | null;
 }
@@ -756,11 +802,34 @@ export interface Stats {
 
 export interface Step {
   name: string;
-  kind: "child" | "lock" | "patch" | "signal" | "sleep" | "step" | "timeout" | "once";
+  kind: "approval" | "child" | "lock" | "patch" | "signal" | "sleep" | "step" | "timeout" | "once";
   value: Json;
   until: number | null;
   done: boolean;
   failed: boolean;
+}
+
+export interface StreamEntry {
+  offset: number;
+  step: string;
+  value?: Json;
+  to?: number;
+}
+
+export interface StreamNames {
+  names: string[];
+}
+
+export interface StreamPage {
+  entries: StreamEntry[];
+  next: number;
+  ended: boolean;
+}
+
+export interface StreamRead {
+  from?: number;
+  limit?: number;
+  wait?: number;
 }
 
 export interface Task {
@@ -884,6 +953,8 @@ export interface Answers {
   "DELETE /v1/limits/{name}": Noted;
   "DELETE /v1/operations/{id}": Operation;
   "DELETE /v1/schedules/{name}": Nothing;
+  "GET /v1/approvals": ApprovalsShown;
+  "GET /v1/approvals/{id}": RequestShown;
   "GET /v1/audit": AuditPage;
   "GET /v1/doctor": Examined;
   "GET /v1/failures": FailureGroups;
@@ -892,6 +963,8 @@ export interface Answers {
   "GET /v1/jobs/{id}/eta": Estimate;
   "GET /v1/jobs/{id}/explain": Explained;
   "GET /v1/jobs/{id}/history": JobHistory;
+  "GET /v1/jobs/{id}/streams": StreamNames;
+  "GET /v1/jobs/{id}/streams/{name}": StreamPage;
   "GET /v1/jobs/{id}/value": Answered;
   "GET /v1/jobs/{id}/wait": Job;
   "GET /v1/limits": LimitViews;
@@ -910,6 +983,8 @@ export interface Answers {
   "GET /v1/workers": Workers;
   "GET /v1/workflows": WorkflowPage;
   "GET /v1/workflows/{id}/graph": Graph;
+  "POST /v1/approvals/{id}/decide": Decided;
+  "POST /v1/approvals/{id}/link": LinkMade;
   "POST /v1/jobs": Job;
   "POST /v1/jobs/batch": JobViews;
   "POST /v1/jobs/{id}/ask": Answered;
@@ -936,6 +1011,8 @@ export interface Answers {
 }
 
 export interface Bodies {
+  "POST /v1/approvals/{id}/decide": DecisionMade;
+  "POST /v1/approvals/{id}/link": LinkAsked;
   "POST /v1/jobs": JobAsked;
   "POST /v1/jobs/batch": JobsAsked;
   "POST /v1/jobs/{id}/ask": AskSent;

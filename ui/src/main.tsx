@@ -28,6 +28,7 @@ const more = () => import("./more");
 const Job = lazy(() => jobs().then((module) => module.Job));
 const Jobs = lazy(() => jobs().then((module) => module.Jobs));
 const Activity = lazy(() => more().then((module) => module.Activity));
+const Approvals = lazy(() => more().then((module) => module.Approvals));
 const Failure = lazy(() => more().then((module) => module.Failure));
 const Failures = lazy(() => more().then((module) => module.Failures));
 const Health = lazy(() => more().then((module) => module.Health));
@@ -80,6 +81,8 @@ function pageOf(path: string): JSX.Element {
       return <Failures />;
     case "workers":
       return <Workers />;
+    case "approvals":
+      return <Approvals />;
     case "health":
       return <Health />;
     case "activity":

@@ -1,5 +1,6 @@
 /** The pages that are not read with the first one. They are one file of the build. */
 export { Activity } from "./pages/Activity";
+export { Approvals } from "./pages/Approvals";
 export { Failure } from "./pages/Failure";
 export { Failures } from "./pages/Failures";
 export { Health } from "./pages/Health";

@@ -15,6 +15,8 @@ from treadle.admin.event_feed import EventFeed as EventFeed
 from treadle.admin.explain.wording import set_limit as set_limit
 from treadle.admin.explain.wording import start_worker as start_worker
 from treadle.admin.failure_groups import signature as signature
+from treadle.admin.job_approvals import ApprovalPage as ApprovalPage
+from treadle.admin.job_approvals import ApprovalRequest as ApprovalRequest
 from treadle.admin.job_filters import ENDED as ENDED
 from treadle.admin.job_filters import UNFINISHED as UNFINISHED
 from treadle.admin.job_filters import query_of as query_of
@@ -27,6 +29,7 @@ from treadle.admin.job_looks import Filter as Filter
 from treadle.admin.job_search import Hide as Hide
 from treadle.admin.job_search import Search as Search
 from treadle.admin.job_search import near_id as near_id
+from treadle.admin.job_streams import entry_of as entry_of
 from treadle.admin.jobs import Jobs as Jobs
 from treadle.admin.limits import LimitHolds as LimitHolds
 from treadle.admin.limits import Limits as Limits
@@ -44,6 +47,7 @@ from treadle.admin.orphaned_workflows import OrphanedWorkflows as OrphanedWorkfl
 from treadle.admin.queues import Queues as Queues
 from treadle.admin.selection import Selection as Selection
 from treadle.admin.selection import words_of as words_of
+from treadle.admin.shown_streams import ShownStream as ShownStream
 from treadle.admin.workflow_graph import FOLD as FOLD
 from treadle.admin.workflow_graph import Graph as Graph
 from treadle.admin.workflow_graph import lines_of as lines_of

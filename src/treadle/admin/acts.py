@@ -38,6 +38,7 @@ from treadle.workflow import (
     with_steps,
 )
 from treadle.workflow.plan import plan_of
+from treadle.workflow.streams import delete_streams
 
 # Jobs per call. A call blocks other calls of the storage while it settles each row.
 GROUP: Final = 250
@@ -85,7 +86,7 @@ class Acts:
         for _ in range(TRIES):
             changed, held = await self._try(storage, pending, chosen, nonce, raising, acted)
             if not changed:
-                return acted
+                break
             pending = []
             for now in await storage.get(changed):
                 if now is not None and dict(now.checkpoints).get(ACT) == nonce:
@@ -93,7 +94,10 @@ class Acts:
                     self._note(now, None)
                 elif now is not None:
                     pending.append(now)
-        await self._give_up(storage, pending, held, raising, named or raising)
+        else:
+            await self._give_up(storage, pending, held, raising, named or raising)
+        if chosen is delete_now:
+            await delete_streams(storage, acted)
         return acted
 
     async def _try(

@@ -15,13 +15,13 @@ from treadle.core.errors import UNREADABLE
 from treadle.core.model import OURS, PUBLISHED, Record
 from treadle.core.query_model import Query
 from treadle.durable import Checkpoint, Failure, Kind, kind_of, locks_of, read_entry
-from treadle.policy import attempts, run_log
-from treadle.policy.run_log import LogLine
+from treadle.policy import attempts
 from treadle.storage import whole
 from treadle.storage.contract import Storage
 from treadle.tasks.core import TaskCore
 from treadle.workflow import signals
 from treadle.workflow.mailbox import text_of
+from treadle.workflow.streams import names_of
 
 CHILDREN: Final = 1_000  # children that are counted
 SEARCHED: Final = 2_000  # rows stored after the job among which a storage looks for its signals
@@ -31,10 +31,7 @@ Decode = Callable[[str], Any]
 
 
 class JobAttempt(Struct, frozen=True, kw_only=True):
-    """One run of a job; see `treadle.policy.attempts.Attempt`.
-
-    logs  its captured log lines, see `Worker(capture_logs=...)`; () for earlier attempts than the last three
-    """
+    """One run of a job; see `treadle.policy.attempts.Attempt`."""
 
     number: int
     reopening: int
@@ -45,7 +42,6 @@ class JobAttempt(Struct, frozen=True, kw_only=True):
     error: str | None
     reason: str | None
     delay: float | None
-    logs: tuple[LogLine, ...] = ()
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -87,6 +83,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
     signals          signals and messages that it waits for, and that were sent to it. One that was sent before the job
                      waits for it is found among the first 2,000 rows that were stored after the job
     values           the values that it has published, by name
+    streams          the names of its streams; `log` has the log lines of its runs
     children         number of its children by state: the jobs that it waits for, or waited for
     children_capped  there are more than the 1,000 that were counted
     """
@@ -95,6 +92,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     signals: tuple[Signal, ...] = ()
     values: dict[str, Any] = {}
+    streams: tuple[str, ...] = ()
     children: dict[str, int] = {}
     children_capped: bool = False
 
@@ -124,6 +122,7 @@ async def read_history(
     return JobHistory(
         attempts=attempts_of(row),
         steps=steps_of(row, decode, value),
+        streams=tuple(names_of(row.checkpoints)),
         values={name[len(PUBLISHED) :]: value(text) for name, text in row.checkpoints if name.startswith(PUBLISHED)},
         signals=_signals(mailboxes, value),
         children=children,
@@ -132,14 +131,9 @@ async def read_history(
 
 
 def attempts_of(row: Record) -> tuple[JobAttempt, ...]:
-    """The last ten runs of a job, oldest first. The log lines of an attempt are those of its last run."""
-    lines, runs = run_log.stored(row), list[JobAttempt]()
-    for attempt in reversed(attempts.of(row)):
-        log = lines.pop((attempt.number, attempt.reopening), None)
-        fields = structs.asdict(attempt)
-        del fields["run"]
-        runs.append(JobAttempt(**fields, logs=() if log is None else log.lines))
-    return tuple(reversed(runs))
+    """The last ten runs of a job, oldest first."""
+    runs = [structs.asdict(attempt) for attempt in attempts.of(row)]
+    return tuple([JobAttempt(**{name: run[name] for name in JobAttempt.__struct_fields__}) for run in runs])
 
 
 def steps_of(row: Record, decode: Decode, value: Decode) -> tuple[Step, ...]:
@@ -166,6 +160,8 @@ def _step(row: Record, name: str, entry: Checkpoint, decode: Decode, value: Deco
     if kind == "lock":
         number = value(entry.result) if entry.result is not None else None
         return Step(name=name, kind=kind, value=number, done=bool(entry.exit))
+    if kind == "approval" and not entry.has_value:
+        return Step(name=name, kind=kind, until=until, done=False)
     if kind == "child" and not entry.has_value:
         return Step(name=name, kind=kind, value=entry.child, done=False)
     if kind == "timeout" or until is not None:

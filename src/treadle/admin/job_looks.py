@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from msgspec import structs
 
 from treadle.admin import acts, stored_values
 from treadle.admin import estimate as estimates
@@ -33,8 +35,10 @@ from treadle.storage.contract import Storage
 from treadle.storage.row_rules import within as in_reach
 from treadle.tasks.core import TaskCore
 from treadle.tasks.when import HasId
+from treadle.workflow.streams import is_page
 
 Filter = Any
+READS: Final = 20  # pages that a list reads for one of its own
 Told = Callable[[int], object]
 
 
@@ -177,7 +181,7 @@ class JobLooks:
             search = None if text is None else self._scope.search(text)
             page = await search_rows(storage, query, search, worker)
         else:
-            page = await storage.find(query)
+            page = await _found(storage, query)
         page = await without_entries(storage, query, page)
         await self._moved.looked("app.jobs.list")
         if not page.records and cursor is None and (limit or page.total == 0):
@@ -201,7 +205,6 @@ class JobLooks:
 
         hide   removes secrets from the rows before they are read, for people
         value  decodes the texts that Treadle's own codec wrote
-        A worker keeps the log lines of a run only with `capture_logs`.
         """
         row = await self.whole(job)
         return await read_history(await self._storage(), row, decoder_of(self._tasks.get(row.job.task)), value, hide)
@@ -249,3 +252,23 @@ class JobLooks:
         storage = await self._storage()
         reader = Reader(storage, self._scope.visible, self._ahead, self.reach, self._now())
         return await reader.facts_of(lambda: self.get(job))
+
+
+async def _found(storage: Storage, query: Query) -> Page:
+    """A page of rows without the pages of streams, of which a job may write ten a second. They stay if the query names
+    ids, or the workflow that they are. The call reads `READS` pages at most, so the answer may be short."""
+    page = await storage.find(query)
+    if query.ids or query.root is not None:
+        return page
+    kept = [row for row in page.records if not is_page(row.job)]
+    if len(kept) == len(page.records):
+        return page
+    last = page
+    for _ in range(READS if query.scan is None else 0):
+        if last.cursor is None or len(kept) == query.limit:
+            break
+        last = await storage.find(
+            structs.replace(query, cursor=last.cursor, limit=query.limit - len(kept), count=False)
+        )
+        kept += [row for row in last.records if not is_page(row.job)]
+    return structs.replace(page, records=tuple(kept), cursor=last.cursor)

@@ -13,9 +13,9 @@ from treadle.admin import acts
 from treadle.admin.acts import ANY, OPEN, TO_DELETE, TO_PAUSE, TO_REOPEN, TO_RUN, Condition, matching, refuse
 from treadle.admin.again import Again
 from treadle.admin.audit import is_entry
+from treadle.admin.job_approvals import JobApprovals
 from treadle.admin.job_filters import ENDED, UNFINISHED, id_of
 from treadle.admin.job_looks import Filter, Told
-from treadle.admin.job_messages import JobMessages
 from treadle.core.errors import BadOption
 from treadle.core.job import Job
 from treadle.core.model import Record, State
@@ -26,7 +26,7 @@ from treadle.storage import check_stays
 from treadle.tasks.when import HasId
 
 
-class Jobs(JobMessages):
+class Jobs(JobApprovals):
     """Jobs of any state, by id or by filter.
 
     After a move, reading from the old storage returns rows that no longer change, and warns (OldRows). Changing a job

@@ -17,6 +17,7 @@ from msgspec import Struct
 from treadle.admin.layered_layout import Edge, layout, order_of, reduced
 from treadle.core.errors import error_line
 from treadle.core.model import Record, State, progress_of
+from treadle.workflow.approvals import request_name
 from treadle.workflow.plan import CONCLUDED, FLOW
 from treadle.workflow.signals import signal_name
 
@@ -240,7 +241,7 @@ def _drawing(
     more: bool,
     hide: Callable[[Record], Record] | None,
 ) -> Graph:
-    waits = {row.job.parent: name for row in rows if not row.state.final and (name := signal_name(row)) is not None}
+    waits = {row.job.parent: name for row in rows if not row.state.final and (name := _waited_for(row)) is not None}
     sizes = {name: JOINT if len(ids) == 1 and jobs[ids[0]].job.task == FLOW else JOB for name, ids in shown.items()}
     drawn = layout(sizes, edges)
     nodes = []
@@ -276,9 +277,16 @@ def _drawing(
     )
 
 
-def _note(row: Record, signal: str | None) -> str | None:
-    if signal is not None:
-        return f"waits for the signal {signal}"
+def _waited_for(row: Record) -> str | None:
+    """The row of a signal or a request for approval in words; None for another row."""
+    if (request := request_name(row)) is not None:
+        return f"the decision {request}"
+    return None if (signal := signal_name(row)) is None else f"the signal {signal}"
+
+
+def _note(row: Record, waits: str | None) -> str | None:
+    if waits is not None:
+        return f"waits for {waits}"
     if row.state is State.FAILED:
         return error_line(row.error) or row.reason
     if row.state is State.READY and row.queue_position is None and row.blocked_on is not None:

@@ -9,9 +9,12 @@ import functools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.admin import Audit, Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows
+from treadle.admin import Audit, Dead, Filter, Jobs, Limits, MetricsReader, Queues, Workflows, entry_of
 from treadle.core.model import Record
+from treadle.core.stream_model import Chunk, Reset
 from treadle.scheduling import Schedules
+from treadle.tasks.when import HasId
+from treadle.workflow.streams import Entry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +83,11 @@ class SyncJobs(View[Jobs]):
     send = Waits(Jobs.send)
     ask = Waits(Jobs.ask)
     value = _reads(Jobs.value)
+    streams = _reads(Jobs.streams)
+    stream = _reads(Jobs.stream)
+    approvals = _reads(Jobs.approvals)
+    approval = _reads(Jobs.approval)
+    decide = Waits(Jobs.decide)
     cancel = Waits(Jobs.cancel)
     retry = Waits(Jobs.retry)
     run_now = Waits(Jobs.run_now)
@@ -88,6 +96,11 @@ class SyncJobs(View[Jobs]):
     rerun = Waits(Jobs.rerun)
     fork = Waits(Jobs.fork)
     delete = Waits(Jobs.delete)
+
+    @property
+    def approval_link(self) -> Callable[..., str]:
+        """As `Jobs.approval_link`, which waits for nothing."""
+        return self._calls.approval_link
 
     def iterate(self, **filters: Filter) -> Iterator[Record]:
         """Every matching row, page by page, oldest first."""
@@ -98,6 +111,23 @@ class SyncJobs(View[Jobs]):
             cursor = page.cursor
             if cursor is None:
                 return
+
+    def follow(self, job: HasId | str, name: str, start: int = 0, *, returns: Any = Any) -> Iterator[Chunk | Reset]:
+        """As `app.jobs.follow`, for threads: `for entry in app.sync.jobs.follow(job, "tokens"):`."""
+        pages = self._calls.follow_pages(job, name, start)
+
+        async def next_page() -> list[Entry] | None:
+            return await anext(pages, None)
+
+        async def close() -> None:
+            await pages.aclose()
+
+        try:
+            while (entries := self._portal.call(next_page())) is not None:
+                for entry in entries:
+                    yield entry_of(entry, returns)
+        finally:
+            self._portal.call(close())
 
 
 class SyncDead(View[Dead]):

@@ -52,6 +52,12 @@ def spec_of(app: App, task: str, args: list[Any], kwargs: dict[str, Any], option
     return declared.options(**options).job(*positional, **named)
 
 
+def with_cost(text: str) -> tuple[str, int]:
+    """A limit and its cost, which is 1 if the text has none."""
+    name, _, cost = text.rpartition("=")
+    return (name, int(cost)) if name and cost.isdecimal() else (text, 1)
+
+
 def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
     """An option of the job. `name`: of the option in Python, if it differs from the flag."""
     name = name or flag.removeprefix("--")
@@ -70,7 +76,7 @@ def job_option(flag: str, name: str = "", **how: Any) -> Callable[[Any], Any]:
 @job_option("--timeout", type=seconds, metavar="SECONDS")
 @job_option("--key")
 @job_option("--lane")
-@job_option("--limit", "limits", multiple=True, metavar="NAME")
+@job_option("--limit", "limits", multiple=True, metavar="NAME[=COST]")
 @job_option("--label", "labels", multiple=True, metavar="NAME=VALUE")
 @job_option("--header", "headers", multiple=True, metavar="NAME=VALUE")
 @job_option("--after", multiple=True, metavar="ID")
@@ -99,8 +105,10 @@ def enqueue(
     if not target.has_tasks and Path(task.partition(":")[0]).is_file():
         raise Stop(USAGE, f"{task!r} names an app, not a task: give it as --app {task}, and then the task")
     options: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
-    several = {"labels": labels, "limits": limits, "after": after}
+    several = {"labels": labels, "after": after}
     options |= {name: list(value) for name, value in several.items() if value}
+    if limits:
+        options["limits"] = dict(map(with_cost, limits))
     if headers:
         options["headers"] = pairs(headers, "--header")
     kwargs = {name: value_of(text) for name, text in pairs(kw, "--kw").items()}

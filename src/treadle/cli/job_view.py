@@ -24,6 +24,7 @@ from treadle.policy import guilt
 from treadle.policy.cleanups import is_cleanup
 from treadle.policy.parts import step_of
 from treadle.policy.pauses import due_at, paused_at
+from treadle.workflow.approvals import APPROVAL, request_name
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import SIGNAL, signal_name
 
@@ -93,12 +94,15 @@ def _became(name: str, text: str, ended_at: float | None) -> str:
         return f"try {entry.tries} failed, the next one is due at {moment_text(entry.until)}: {failure}"
     if entry.lock and not entry.exit and not failure:
         return "has the lock" if entry.has_value else "waits for the lock"
-    if entry.child and entry.result is None and not failure:
+    kind = kind_of(name, entry)
+    if kind == "approval" and entry.result is None and not entry.gave_up:
+        return "waits for a decision"
+    if entry.child and entry.result is None and not failure and not entry.gave_up:
         return f"waits for {'its jobs' if entry.child == 'many' else entry.child}"
     if entry.cut:
         return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        now, past = VERBS.get(kind_of(name, entry), ("sleeps", "slept"))
+        now, past = VERBS.get(kind, ("sleeps", "slept"))
         if ended_at is not None and entry.until > ended_at:
             return f"{past} until its job ended"
         return f"{past if entry.over or ended_at is not None else now} until {moment_text(entry.until)}"
@@ -115,6 +119,8 @@ def _name(row: Record) -> str:
         step = step_of(row.job)
         part = "cleanup" if is_cleanup(row.job) else f"step {step}" if step else ""
         return f"{row.job.task} ({part})" if part else row.job.task
+    if (request := request_name(row)) is not None:
+        return f"(approval {request})"
     signal = signal_name(row)
     return "(promise)" if signal is None else f"(signal {signal})"
 
@@ -167,7 +173,7 @@ def plain_group(group: FailureGroup) -> dict[str, Any]:
 
 
 def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
-    """The last runs of a job for programs, with their captured log lines."""
+    """The last runs of a job for programs."""
     return [
         {
             "attempt": attempt.number,
@@ -175,7 +181,6 @@ def plain_runs(history: JobHistory) -> list[dict[str, Any]]:
             "started_at": iso(attempt.started_at),
             "ended_at": iso(attempt.ended_at),
             "delay": attempt.delay,
-            "logs": [{"at": iso(line.at), **picked(line, "level", "text")} for line in attempt.logs],
         }
         for attempt in history.attempts
     ]
@@ -215,7 +220,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     job, call = row.job, _cut(_call(app, row))
     key = job.key.partition(" ")[2] if job.key else None
     after = ", ".join(row.after[:5]) + (f" and {len(row.after) - 5} more" if len(row.after) > 5 else "")
-    waits = None if row.state.final or all(up.startswith(SIGNAL) for up in row.after) else after
+    waits = None if row.state.final or all(up.startswith((SIGNAL, APPROVAL)) for up in row.after) else after
     due = "lease ends" if row.state is State.RUNNING else "due"
     done = ", ".join(f"{name} ({shortened(what, 60)})" for name, what in steps(row))
     values = ", ".join(
@@ -233,7 +238,7 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),
-        ("limits", ", ".join(name for name, _ in job.limits)),
+        ("limits", ", ".join(f"{name}={cost}" if cost > 1 else name for name, cost in job.limits)),
         ("labels", ", ".join(job.labels)),
         ("headers", ", ".join(f"{name}={text}" for name, text in job.headers)),
         ("waits for", waits),
@@ -255,12 +260,13 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
 
 
 def runs(history: JobHistory) -> str:
-    """The last runs of a job for people: a line for each, followed by its captured log lines."""
-    lines = list[str]()
-    for attempt in history.attempts:
-        lines.append(_run(attempt))
-        lines += [f"  {moment_text(line.at)} {line.level} {line.text}" for line in attempt.logs]
-    return "\n".join(lines)
+    """The last runs of a job for people, a line for each."""
+    return "\n".join(map(_run, history.attempts))
+
+
+def streams(id: str, history: JobHistory) -> str:
+    """The streams of a job, and how to read them."""
+    return f"{', '.join(history.streams)}, see `treadle jobs follow {id} NAME`" if history.streams else ""
 
 
 def _run(attempt: JobAttempt) -> str:

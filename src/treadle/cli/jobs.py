@@ -35,9 +35,17 @@ ORDERS = ["newest", "oldest", "ended", "queue", "due", "started"]
 LAZY: Lazy = {
     "workflows": ("treadle.cli.workflows", "List one page of workflows, with the number of their jobs."),
     "workflow": ("treadle.cli.workflows", "Show the jobs of a workflow: each step, and the steps that it waits for."),
+    "follow": ("treadle.cli.follow", "Print what a job writes to a stream, such as its log lines, until it ends."),
     "export": ("treadle.cli.histories", "Write the histories of jobs with recorded steps, one JSON object a line."),
     "replay": ("treadle.cli.histories", "Run the code of an app over exported histories, also in a debugger."),
     "rerun": ("treadle.cli.again", "Run a job again from one of its stored steps, or from its start."),
+    "approvals": ("treadle.cli.approvals", "List one page of the open requests for approval, the oldest first."),
+    "approve": ("treadle.cli.approvals", "Approve the request NAME of job ID. Without NAME, its only open request."),
+    "reject": ("treadle.cli.approvals", "Reject the request NAME of job ID. Without NAME, its only open request."),
+    "approval-link": (
+        "treadle.cli.approvals:approval_link",
+        "Print a link whose bearer may decide the request NAME of job ID once, without a token.",
+    ),
     "fork": ("treadle.cli.again", "Enqueue a new job that continues from a stored step of another one."),
 }
 
@@ -135,10 +143,12 @@ def show(target: Target, id: str, reveal: bool, json_: bool) -> None:
         [row] = job_view.redacted(target.app, [row])
     why = target.repeating(why)
     if json_:
-        document({**job_view.plain(target.app, row), "runs": job_view.plain_runs(history), "why": why})
+        more = {"runs": job_view.plain_runs(history), "streams": history.streams, "why": why}
+        document({**job_view.plain(target.app, row), **more})
     else:
+        streams = job_view.streams(row.id, history)
         pairs = job_view.shown(target.app, row, why, target.app._core.now())
-        facts([*pairs, ("runs", job_view.runs(history))])
+        facts([*pairs, ("runs", job_view.runs(history)), ("streams", target.repeating(streams))])
 
 
 @jobs.command()

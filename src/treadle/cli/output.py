@@ -63,10 +63,15 @@ def data(text: str) -> None:
     _print(visible(text))
 
 
-def _print(text: str) -> None:
+def piece(text: str) -> None:
+    """Print data to stdout without a line end. Raises Stop as `data` does."""
+    _print(visible(text), end=False)
+
+
+def _print(text: str, end: bool = True) -> None:
     """Print to stdout unchanged: the caller has escaped control characters, and may have added colours."""
     try:
-        click.echo(text)
+        click.echo(text, nl=end)
     except BrokenPipeError:
         discard(1)
         raise Stop(OK) from None

@@ -43,6 +43,12 @@ def read_tokens(file: Path) -> tuple[Token, ...]:
 @click.option(
     "--queue", "queues", multiple=True, help="Queue that the token may use; may be repeated. [default: all queues]"
 )
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help='Group of its holder, who decides requests for "group:NAME"; may be repeated; "*": every one. [default: none]',
+)
 @click.option("--expires", metavar="DATE", help="Day or time (UTC) at which the token expires. [default: never]")
 @click.option(
     "--no-payloads",
@@ -54,6 +60,7 @@ def token(
     file: Path,
     scopes: tuple[str, ...],
     queues: tuple[str, ...],
+    groups: tuple[str, ...],
     expires: str | None,
     no_payloads: bool,
 ) -> int:
@@ -78,6 +85,7 @@ def token(
         queues=queues,
         expires=_moment(expires),
         payloads=not no_payloads,
+        groups=groups,
     )
     try:
         token_file.read(token_file.as_toml(created))

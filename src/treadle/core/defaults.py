@@ -73,3 +73,7 @@ SIGNAL_GIVEN: Final = 5.0  # s after which the row of a message ends by itself, 
 MAX_MESSAGES: Final = 1_000  # messages that wait in one mailbox
 MAX_PUBLISHED: Final = 64  # names under which a job publishes values: each read of the job reads all of them
 MAX_PUBLISHED_SIZE: Final = 65_536  # bytes of one such value
+MAX_STREAMS: Final = 64  # streams of a job
+MAX_CHUNK: Final = 65_536  # bytes of one chunk of a stream
+MAX_CHUNKS: Final = 100_000  # chunks and resets of a stream
+MAX_STREAM: Final = 16 * 2**20  # bytes of all chunks of a stream

@@ -96,6 +96,7 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
     blocked     jobs that it blocks
     starts      starts that count towards its rate now, each with its cost
     next_start  when a used-up rate admits the next job, in seconds since 1970; None: now
+    opens       when its rate admits the first job that it blocks; None: no rate blocks a job
     pauses      the pauses of operators and the rests that jobs have asked for
     behind      of a paused limit: the rule that applies again when nothing pauses it; None: there is none
     declared    code declares this rule, and no operator has set another
@@ -107,6 +108,7 @@ class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
     blocked: int = 0
     starts: int = 0
     next_start: float | None = None
+    opens: float | None = None
     pauses: tuple[Pause, ...] = ()
     behind: Limit | None = None
     declared: bool = False

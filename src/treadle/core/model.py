@@ -52,6 +52,8 @@ ROUND, ARGUMENTS_NOW = "treadle:round", "treadle:arguments"
 MAILBOX: Final = "treadle:mailbox:"
 # Prefix of the checkpoints with the values that a function has published; the name follows.
 PUBLISHED: Final = "treadle:published:"
+# Prefix of the checkpoints that say how far a job has written each of its streams; the name of the stream follows.
+STREAM: Final = "treadle:stream:"
 
 # Name of the checkpoint of a lock's row that names its last turn.
 LAST_TURN: Final = "treadle:turn"
@@ -194,6 +196,9 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
 
     An outcome with a `ROUND` checkpoint restarts the job, or reopens it from one of its steps: the storage first
     deletes the job's checkpoints, except those whose name begins with `OURS`.
+
+    `spent` has the real costs of the run that ends, by the names in `NewJob.limits`. Rates count them in place of the
+    costs that the claim has reserved. Other names have no effect.
     """
 
     id: str
@@ -214,6 +219,7 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True):
     function_done: bool = False
     keep: float | None = None  # s the row is kept after the ending; None: as the job says
     reach: tuple[str, ...] = ()  # the queues its job and the jobs of `after` must be in; (): any
+    spent: tuple[tuple[str, int], ...] = ()  # (name of a limit, real cost); a limit that is not named keeps its cost
 
 
 class Settled(Struct, frozen=True, gc=False):

@@ -218,6 +218,11 @@ def check_outcome(out: Outcome) -> None:
         a_count("failures_allowed", out.failures_allowed)
     if out.checkpoints:
         check_checkpoints(out.checkpoints)
+    if out.spent:
+        at_most("spent", out.spent, defaults.MAX_LIMITS)
+        for name, cost in out.spent:
+            a_name("spent", name)
+            a_count("spent", cost)
     if out.after or out.followups:
         at_most("after", out.after, MOST_AFTER)
         for up in out.after:

@@ -1,5 +1,8 @@
 """Durable code: steps whose results are stored, so that after a crash the job continues after the last one."""
 
+from treadle.durable.approvals import APPROVE as APPROVE
+from treadle.durable.approvals import ApprovalWait as ApprovalWait
+from treadle.durable.approvals import Question as Question
 from treadle.durable.backend import IN_BATCH as IN_BATCH
 from treadle.durable.backend import REPLACED as REPLACED
 from treadle.durable.backend import SWALLOWED as SWALLOWED
@@ -56,6 +59,7 @@ from treadle.durable.run_locks import locks_of as locks_of
 from treadle.durable.step_codec import signature_of as signature_of
 from treadle.durable.step_tries import child_of as child_of
 from treadle.durable.steps import Durable as Durable
+from treadle.durable.stream_log import StreamLog as StreamLog
 from treadle.durable.time_limits import TimeLimit as TimeLimit
 from treadle.durable.tries import PLAIN as PLAIN
 from treadle.durable.tries import StepOptions as StepOptions

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
+from typing import Final
 
 from msgspec import Struct
 
@@ -97,6 +101,22 @@ def begun_at(position: Position, place: object) -> Branch:
 # A task gets a copy of its creator's context, so it knows for good at which position it began, however late it requests
 # its first step.
 position_here: ContextVar[Position | None] = ContextVar("treadle_position", default=None)
+# The key of the step whose function runs here, and a number that no other try of a step has; outside of steps "" and 0.
+step_here: ContextVar[tuple[str, int]] = ContextVar("treadle_step", default=("", 0))
+_tries: Final = count(1)
+
+
+@contextmanager
+def inside_step(branch: Branch, key: str) -> Iterator[None]:
+    """While the function of a step of this branch runs: steps inside belong to it, and do not run again once it is
+    stored."""
+    token = position_here.set(branch.inside(key).position)
+    running = step_here.set((key, next(_tries)))
+    try:
+        yield
+    finally:
+        step_here.reset(running)
+        position_here.reset(token)
 
 
 def place_here() -> object:

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -57,7 +56,7 @@ class Checkpoint(Struct, omit_defaults=True, gc=False):  # a history is thousand
     ask: str | UnsetType = UNSET  # the tag of the row that takes the answer to that message
     tries: int | UnsetType = UNSET  # how often the function of the step was called, if that has options of its own
     args: str | UnsetType = UNSET  # a checksum of the step's arguments, if they can be encoded
-    child: str = ""  # of a call, the id of its job; of several, anything
+    child: str = ""  # of a call, the id of its job; of several, anything; of an approval, the id of its row
     jobs: int = 0  # of several, how many
     taken_over: bool = False  # of a fork: the step is one of the job from which it was forked
     # Of a time limit, and of a wait with a timeout: how often the job had been reopened when it began, while nothing
@@ -145,6 +144,7 @@ class Checkpoints:
         `round`: how often the job was reopened. `offload`: bytes above which a text goes to the blob store; 0: there is
         none."""
         self.job, self.round, self.size = job, round, HistorySize(job, sizes, offload)
+        self.written = ""  # a stream to which the function of this run has written outside of its steps
         self.unsaved: dict[str, str] = {}  # written by this run, and not known to be stored
         self.caught: set[str] = set()  # entries that are to be stored before another function runs: what was decided
         own = own_checkpoints(stored)
@@ -204,6 +204,11 @@ class Checkpoints:
         """The function awaits this step, sleep or wait, passes this mark, or is about to call the function of the step.
         Does nothing in a run of a job. Coroutines call `DurableState.reached`."""
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether this run, or an earlier one, has asked for a step, sleep or wait."""
+        return bool(self.entries or self._asked)
+
     def is_over(self, key: str) -> bool:
         """Whether the step has its result or its failure."""
         entry = self.entries.get(key)
@@ -251,22 +256,13 @@ class Checkpoints:
             if entry.args != args and UNSET not in (entry.args, args):
                 raise StepMismatch.of_arguments(self.job, key)
             return
+        if self.written:
+            raise BadStep(key, f"the function has written to the stream {self.written!r} before, outside of a step")
         # Checked before the step runs: a renamed step would repeat the effects of the one it replaces.
         there = None if after.endswith("&") else self._next.get(after)
         if there is not None and there != key:
             raise StepMismatch(self.job, key, _shown(before), f"{there!r} at this point")
         self.size.refuse_more(len(self.entries))
-
-    @contextmanager
-    def within(self, request: StepRequest) -> Iterator[None]:
-        """While the step's function runs: steps inside belong to it, and do not run again once it is stored."""
-        token = position_here.set(request.branch.inside(request.key).position)
-        running = _running.set(request.key)
-        try:
-            yield
-        finally:
-            _running.reset(running)
-            position_here.reset(token)
 
     # --- errors
 
@@ -377,14 +373,6 @@ def check_name(name: Any) -> None:
             f"expected a name of 1-{defaults.MAX_NAME} printable characters without '#' (Treadle names the second "
             "step of a name 'name#2'). It must not end in '&' or '>', or begin with 'treadle:'",
         )
-
-
-_running: ContextVar[str | None] = ContextVar("treadle_step", default=None)
-
-
-def running_step() -> str | None:
-    """The key of the step whose function runs here; None outside a step."""
-    return _running.get()
 
 
 def _plain(after: str) -> str:

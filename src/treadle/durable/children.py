@@ -186,8 +186,8 @@ async def read(run: StepTaker, ids: Sequence[str]) -> list[Record | None]:
 
 
 def is_ended(entry: Checkpoint | None) -> bool:
-    """Whether the wait for children has its value or its failure."""
-    return entry is not None and (entry.has_value or entry.failure is not UNSET)
+    """Whether the wait for children has its value or its failure, or that for a decision has timed out."""
+    return entry is not None and (entry.has_value or entry.failure is not UNSET or entry.gave_up)
 
 
 def error_of_row(row: Record) -> JobNotDone:

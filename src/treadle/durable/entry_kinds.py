@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 from msgspec import UNSET
 
+from treadle.durable.approvals import APPROVE
 from treadle.durable.checkpoints import Checkpoint
 from treadle.durable.failures import CUT_OFF
 
-Kind = Literal["step", "sleep", "timeout", "signal", "child", "patch", "lock"]
+Kind = Literal["step", "sleep", "timeout", "signal", "child", "patch", "lock", "approval"]
 
 WAITS: Final[dict[str, Kind]] = {  # how the keys of waits and marks begin
     "sleep": "sleep",
@@ -25,6 +26,7 @@ WAITS: Final[dict[str, Kind]] = {  # how the keys of waits and marks begin
     "ended": "child",
     "patched": "patch",
     "lock": "lock",
+    "approve": "approval",
 }
 
 
@@ -33,7 +35,7 @@ def kind_of(key: str, entry: Checkpoint) -> Kind:
     if entry.lock:
         return "lock"
     if entry.child:
-        return "child"
+        return "approval" if key.startswith(APPROVE) and entry.tries is UNSET else "child"
     if entry.gave_up or entry.turn is not UNSET:
         return "signal"
     if entry.has_value or entry.tries is not UNSET or entry.failure not in (UNSET, CUT_OFF):

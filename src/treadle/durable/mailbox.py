@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from treadle.core import defaults
 from treadle.core.command_lines import command
 from treadle.core.errors import BadOption, BadStep, StepMismatch, TooLarge
-from treadle.core.model import ASKED, ERROR, PUBLISHED, Outcome, Record, State
+from treadle.core.model import ASKED, ERROR, PUBLISHED, STREAM, Outcome, Record, State
 from treadle.durable.backend import EARLY
 from treadle.durable.checkpoints import MARK, WAIT, Checkpoint, StepRequest, valued
 from treadle.durable.failures import MESSAGE, Failure
@@ -26,6 +26,7 @@ from treadle.durable.pending import Pending
 from treadle.durable.run_mailboxes import RELEASED
 from treadle.durable.step_codec import signature_of_kind
 from treadle.durable.step_taker import StepTaker
+from treadle.durable.streams import RunStreams
 from treadle.policy.retry import seconds
 from treadle.policy.rounds import mailbox_note
 from treadle.serialization.call_codec import Unstorable, decode_any, encode_any
@@ -365,10 +366,13 @@ def _note(run: StepTaker, request: StepRequest, name: str, value: object) -> Non
 
 
 def publish_all_of(run: StepTaker, row: Record) -> None:
-    """Publish what this row has published, which has made a try of a step."""
+    """Publish what this row has published, which has made a try of a step, and note which streams it has written."""
     for key, text in row.checkpoints:
         if key.startswith(PUBLISHED):
             _published(run, key.removeprefix(PUBLISHED), text)
+        elif key.startswith(STREAM):
+            run.streams = run.streams or RunStreams(run)
+            run.streams.adopt(key.removeprefix(STREAM), text)
 
 
 def _published(run: StepTaker, name: str, text: str) -> None:

@@ -58,11 +58,13 @@ class Target(Struct, frozen=True):
 
     outer     the steps inside of which it is taken
     recorded  the names of the entries before it
+    limits    those of the jobs inside of which it is tried
     """
 
     key: str
     outer: Set[str]
     recorded: Set[str]
+    limits: Set[str]
 
 
 class PartSteps(Checkpoints):
@@ -118,6 +120,7 @@ class Part(Durable):
     ) -> None:
         super().__init__(run, backend, codec)
         self.job, self.is_tried = job, False
+        self.limits_around = steps.only.limits if steps.only is not None else ()
         self.checkpoints = self.steps = steps
         of_job = replace(run.record, job=replace(run.record.job, id=job))  # whose locks it gets
         self._locks = RunLocks(of_job, backend, self.moment, steps.note, lambda: backend.save(run))
@@ -159,9 +162,14 @@ class Part(Durable):
         )
 
     async def win(self, key: str, keep: float | timedelta) -> bool:
-        only = self.steps.only
-        is_in_step = only is not None and only.key in self.checkpoints.here().outer
+        is_in_step = self.steps.only is not None and self.is_in_step()
         return key in self._kept or (is_in_step and await super().win(key, keep))
+
+    def is_in_step(self) -> bool:
+        """Whether the caller is inside of the step that is tried, or of any step of a cleanup. Code outside
+        repeats the function of the job."""
+        only, outer = self.steps.only, self.checkpoints.here().outer
+        return bool(outer) if only is None else only.key in outer
 
     def key(self, name: str | None) -> str:
         return super().key(name).replace(self.run.record.job.id, self.job, 1)

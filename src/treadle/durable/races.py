@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from treadle.core.errors import BadOption
+from treadle.durable.approvals import ApprovalWait
 from treadle.durable.checkpoints import WAIT, StepRequest
 from treadle.durable.failures import CUT_OFF
 from treadle.durable.pending import Pending, first_of
@@ -35,6 +36,8 @@ class First:
         for name, part in self._parts.items():
             waits = await part.look()
             if waits is None:
+                name = await self._settled_winner(name)
+                part = self._parts[name]
                 value = Raw(msgspec.json.encode(name))
                 run.checkpoints.keep(self.request, self.request.entry_of(value=value))
                 self._may_be_cut_off(part.request)
@@ -44,6 +47,21 @@ class First:
                 return None
             pending.append(waits)
         return first_of(pending)
+
+    async def _settled_winner(self, name: str) -> str:
+        """The winner, after the requests that lose were withdrawn. A decision that comes before this has won:
+        its caller has the answer that it counts."""
+        for other, part in self._parts.items() if not self._keep else ():
+            is_decided = other != name and isinstance(part, ApprovalWait | First) and not await part.withdraw()
+            if is_decided and not isinstance(self._parts[name], ApprovalWait):
+                await part.look()
+                return other
+        return name
+
+    async def withdraw(self) -> bool:
+        """Withdraw the requests of this race, which is about to lose one itself. False: one was decided before."""
+        parts = [part for part in self._parts.values() if isinstance(part, ApprovalWait | First)]
+        return all([await part.withdraw() for part in parts])
 
     def _may_be_cut_off(self, winner: StepRequest) -> None:
         """If this is cut off, so is the winner."""

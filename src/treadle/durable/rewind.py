@@ -22,9 +22,10 @@ from treadle.durable.run_mailboxes import RELEASED
 from treadle.policy import guilt
 from treadle.policy.cleanups import UNDONE
 from treadle.policy.rounds import EMPTY, Mailbox, Round, mailbox_note, mailboxes_of, round_note, round_of
+from treadle.workflow.streams import streams_again
 
 FORK: Final = "treadle:fork"  # the checkpoint of a fork
-KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:")
+KINDS: Final = ("", "sleep:", "wait:", "receive:", "call:", "lock:", "approve:")
 SHOWN: Final = 10  # names of steps in an error
 Entries = dict[str, Checkpoint]
 
@@ -71,6 +72,7 @@ def _anew(record: Record, entries: Entries, kept: set[str], step: str | None = N
             round_note(then),
             *guilt.cleared_note(record),
             *_mailboxes_again(record, entries, kept),
+            *streams_again(record.checkpoints),
             *changed.items(),
         ),
     )

@@ -30,6 +30,7 @@ class DurableState:
     def __init__(self, run: DurableRun, backend: DurableBackend) -> None:
         self.run, self.backend = run, backend
         row = run.record
+        self.job = row.job.id  # the job whose function runs
         place = None if run.place is IN_BATCH else run.place  # a batch has the place of each item's first step
         self.checkpoints = Checkpoints(
             row.job.id, row.checkpoints, backend.sizes, place, row.reopenings, backend.offload
@@ -122,7 +123,8 @@ class DurableState:
             raise BadStep(step, SWALLOWED)
         raise Suspend
 
-    def _on_loop(self, what: str) -> None:
+    def on_loop(self, what: str) -> None:
+        """Raise BadStep on another event loop than the worker's."""
         if asyncio.get_running_loop() is not self.backend.loop:
             raise BadStep(what, "was awaited on another event loop; in a thread use current().sync")
 

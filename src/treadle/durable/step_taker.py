@@ -10,7 +10,7 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -20,19 +20,22 @@ from treadle.core.errors import CODE, BadResult, BadStep
 from treadle.core.model import Outcome
 from treadle.durable import time_limits
 from treadle.durable.backend import EARLY, IN_BATCH, DurableBackend, DurableRun, Suspend, is_suspension
-from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, running_step, valued
+from treadle.durable.branches import inside_step, step_here
+from treadle.durable.checkpoints import CALL, Checkpoint, StepRequest, valued
 from treadle.durable.failures import failure_of
 from treadle.durable.fingerprints import checksum_of
 from treadle.durable.pending import Pending
 from treadle.durable.short_waits import ShortWaits
 from treadle.durable.step_codec import is_async, signature_of
 from treadle.durable.step_errors import StepErrors
+from treadle.durable.streams import RunStreams
 from treadle.durable.tries import PLAIN, StepCall, StepOptions, Tries, limited_in_thread, too_long, tries_of
 from treadle.durable.unawaited import Unawaited
 from treadle.durable.undo import Undos
 from treadle.policy import judge
 from treadle.policy.retry import Defer
 from treadle.serialization.call_codec import CallCodec, Codec
+from treadle.workflow.streams import streams_of
 
 
 class StepTaker(StepErrors):
@@ -46,6 +49,8 @@ class StepTaker(StepErrors):
         self._tries: Tries | None = None  # made for the first step whose function runs
         self._unawaited = Unawaited()
         self.short_waits = ShortWaits(self)
+        self.limits_around: Collection[str] = ()  # of the jobs inside of which this run makes a try
+        self.streams = RunStreams(self) if streams_of(run.record.checkpoints) else None  # made with the first one
 
     # --- in coroutines
 
@@ -96,7 +101,7 @@ class StepTaker(StepErrors):
     async def _step(self, call: StepCall) -> Any:
         request = call.request
         self._unawaited.pop(request.key, None)
-        self._on_loop(request.key)
+        self.on_loop(request.key)
         self.stay(request.key)
         self.checkpoints.decide_at(request)
         await self.leave_caught()
@@ -176,19 +181,30 @@ class StepTaker(StepErrors):
 
     async def _value(self, call: StepCall) -> Any:
         with self._around(call.request):
-            if not is_async(call.function):
-                with limited_in_thread(call.request.key, call.options.timeout):
-                    value = await self.backend.call(self.run, call.function)
-                    return await value if inspect.isawaitable(value) else value
-            if call.options.timeout is None:
-                return await call.function()
             try:
-                async with asyncio.timeout(call.options.timeout) as limit:
-                    return await call.function()
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise too_long(call.request.key, call.options.timeout) from error
+                value = await self._called(call)
+            except Exception:
+                if self.streams is not None:
+                    await self.streams.flush()
+                raise
+            if self.streams is not None:
+                await self.streams.complete()
+            return value
+
+    async def _called(self, call: StepCall) -> Any:
+        if not is_async(call.function):
+            with limited_in_thread(call.request.key, call.options.timeout):
+                value = await self.backend.call(self.run, call.function)
+                return await value if inspect.isawaitable(value) else value
+        if call.options.timeout is None:
+            return await call.function()
+        try:
+            async with asyncio.timeout(call.options.timeout) as limit:
+                return await call.function()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise too_long(call.request.key, call.options.timeout) from error
 
     async def _wait_for_try(self, request: StepRequest, until: float) -> None:
         """Suspend the run until the next try of a step is due, if that takes longer than a short wait. A task of the
@@ -236,15 +252,26 @@ class StepTaker(StepErrors):
                     if self._has_to_store:
                         self.wait_here(self._before_effect())
                     try:
-                        with self._around(request), limited_in_thread(request.key, options.timeout):
-                            value = call.function()
-                        self._keep(call, value)
+                        self._keep(call, self._value_here(call))
                     except Exception as error:
                         self._try_failed(call, error)
                     self.wait_here(self._store_try(request))
             return self._recorded(call)
         finally:
             self.checkpoints.end(request)
+
+    def _value_here(self, call: StepCall) -> Any:
+        with self._around(call.request):
+            try:
+                with limited_in_thread(call.request.key, call.options.timeout):
+                    value = call.function()
+            except Exception:
+                if self.streams is not None:
+                    self.wait_here(self.streams.flush())
+                raise
+            if self.streams is not None:
+                self.wait_here(self.streams.complete())
+            return value
 
     # --- in both
 
@@ -278,7 +305,7 @@ class StepTaker(StepErrors):
     @contextmanager
     def _around(self, request: StepRequest) -> Iterator[None]:
         """While the function of the step runs."""
-        with self.checkpoints.within(request), self.backend.around_step(self.run, request.key):
+        with inside_step(request.branch, request.key), self.backend.around_step(self.run, request.key):
             yield
 
     def _keep(self, call: StepCall, value: object) -> None:
@@ -343,8 +370,8 @@ class StepTaker(StepErrors):
 
     def key(self, name: str | None) -> str:
         """The idempotency key of a step: the same in every run of this round, even after a retry of a dead job."""
-        name = running_step() if name is None else name
-        if name is None:
+        name = step_here.get()[0] if name is None else name
+        if not name:
             raise BadStep("step_key", "give the name of the step, or call it within the function of the step")
         restarts = f"@{self.round.number}" if self.round.number else ""
         return f"{self.run.record.job.id}{restarts}:{name}"

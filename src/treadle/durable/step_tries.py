@@ -55,7 +55,7 @@ class StepTry:
         if row is not None:
             return Pending((id,))
         id, job = id or due, run.run.record.job
-        kept = await run.backend.kept_limits(job)
+        kept = await run.backend.kept_limits(job, run.limits_around)
         if (queue := f"queue:{job.queue}") in kept:
             why = f"each job keeps its slot of the limit {queue!r} until it has ended, and a try of this step needs one"
             raise BadStep(key, why)

@@ -30,6 +30,7 @@ from treadle.durable.races import parts_of
 from treadle.durable.run_locks import RunLocks
 from treadle.durable.step_taker import StepTaker
 from treadle.durable.step_tries import StepTry
+from treadle.durable.streams import RunStreams, StreamWriter
 from treadle.durable.tries import StepCall
 from treadle.durable.waits import Wait, Waiting
 from treadle.policy.cleanups import with_cleanup
@@ -62,7 +63,7 @@ class Durable(StepTaker):
         request = wait.request
         self._unawaited.pop(request.key, None)
         self.stay(request.key)
-        self._on_loop(request.key)
+        self.on_loop(request.key)
         self.checkpoints.decide_at(request)
         await self.leave_caught()
         await self.reached(request, wait.kind)
@@ -165,12 +166,25 @@ class Durable(StepTaker):
         await self.leave_caught()
         if self.locks:
             raise BadStep("restart", f"this job has the lock {next(iter(self.locks))!r}: leave its block first")
+        if self.streams is not None:
+            await self.streams.begin_round()
         record = self.run.record
         payload = self.backend.arguments(record, args, kwargs)
         if (size := len(payload.encode())) > (most := self.backend.sizes.payload):
             raise TooLarge(f"the arguments of a restart of job {record.job.id}", size, most)
         await cancel_all(self, self._open_children())
         self.leave(restarted(record, Round(self.round.number + 1), payload))
+
+    def stream(self, name: str, keep: float | None = None) -> StreamWriter:
+        """The writer of this stream."""
+        if self.streams is None:
+            self.streams = RunStreams(self)
+        return self.streams.writer(name, keep)
+
+    async def returned(self) -> None:
+        """The function has returned: what it has written to streams is stored before its result."""
+        if self.streams is not None and not self.is_suspended:
+            await self.streams.complete()
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change."""
@@ -185,7 +199,7 @@ class Durable(StepTaker):
         if here:
             self.checkpoints.decide(self.checkpoints.here())
             return
-        self._on_loop(what)
+        self.on_loop(what)
         if self.run.place is not None and asyncio.current_task() is not self.run.place:
             # Stored, because the error of the task may never be retrieved: asyncio.wait does not raise it.
             self._misused = BadStep(
@@ -241,6 +255,11 @@ class Durable(StepTaker):
                 await shielded(end_signals(self))
             except (asyncio.CancelledError, StorageError):
                 log.warning("could not end the signals of job %s; they will expire", outcome.id)
+        if self.streams is not None:
+            try:
+                await shielded(self.streams.conclude(outcome))
+            except (asyncio.CancelledError, Exception) as error:
+                log.warning("could not store the last chunks of job %s: %r", outcome.id, error)
         outcome = self.with_cleanup(outcome, await self._has_open_children(outcome))
         pairs = tuple(self.checkpoints.unsaved.items())
         if pairs and any(name == ROUND for name, _ in outcome.checkpoints):
@@ -277,7 +296,13 @@ class Durable(StepTaker):
             return True
         return any(row is not None and not row.state.final for row in rows)
 
-    def lost(self) -> None:
+    async def lost(self) -> None:
         """The job no longer belongs to this run: stop repeating its calls."""
         self._parking.end(for_good=True)
         self._locks.lost()
+        if self.streams is not None:
+            self.streams.lost()
+            try:
+                await self.streams.conclude_lost()
+            except (asyncio.CancelledError, Exception) as error:
+                log.warning("could not end the streams of job %s: %r", self.job, error)

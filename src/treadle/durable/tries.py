@@ -7,7 +7,7 @@ them first: their functions would run again if the run ended before their result
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -97,7 +97,7 @@ def step_options(
     retry: Retry | None,
     timeout: float | timedelta | None,
     on_error: OnError | None,
-    limits: Iterable[str],
+    limits: Iterable[str] | Mapping[str, int],
     cost: int,
 ) -> StepOptions:
     """Raises BadOption."""

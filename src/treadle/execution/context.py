@@ -19,6 +19,7 @@ from treadle.execution.durable_context import DurableContext
 from treadle.execution.job_run import JobRun, batch_here, running_here
 from treadle.execution.transaction import Scope
 from treadle.policy import judge
+from treadle.policy.costs import costs_of
 from treadle.policy.retry import seconds
 from treadle.resources import state_of
 
@@ -183,6 +184,21 @@ class Context(DurableContext, frozen=True):
         if results is None:
             raise NotRunning('upstream() does not work in a function of kind="process"; use pass_result=True')
         return await results(self.after)
+
+    def spent(self, costs: Mapping[str, int] | None = None, /, **by_name: int) -> None:
+        """Say what this run has really spent of its limits: `current().spent(tokens=1240)`. Calls add up, and the sums
+        are stored with the end of the run, whatever that is. Rates then count them in place of the job's costs. A
+        limit that no call names keeps its cost.
+
+        by_name  the name of a limit before ":"; it stands for each of the job's limits with that name
+        costs    the same by the names as the job has them, such as {"tokens:ann": 1240}
+
+        In a step with limits, its try is such a run, and other calls do not count. Raises BadOption for a limit that
+        the job does not name, and for a cost below 0.
+        """
+        durable = self._run.durable
+        if not isinstance(durable, Part) or durable.is_in_step():
+            self._run.spend(costs_of(self._run.limits or self.record.job.limits, costs, by_name))
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Report progress, 0 to 1, with a short text; the next heartbeat stores it in the row's `note`. Raises

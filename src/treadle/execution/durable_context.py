@@ -10,20 +10,29 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from treadle.core import defaults
+from treadle.core.errors import BadStep
 from treadle.durable import (
+    APPROVE,
+    ApprovalWait,
     Ask,
     Lock,
     MailboxWait,
     Once,
+    Question,
     SignalWait,
     Sleep,
     SynchronousAsk,
     Waiting,
+    check_name,
     publish,
     publish_here,
 )
 from treadle.execution.step_calls import Step, SynchronousStep
+from treadle.execution.stream_calls import Stream, SynchronousStream
 from treadle.execution.wait_calls import SynchronousWaits, WaitContext
+from treadle.policy.retry import seconds
+from treadle.policy.run_log import LOG
+from treadle.workflow import Approval
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +95,24 @@ class DurableContext(WaitContext, frozen=True):
         durable = self._durably(name)
         return durable.waiting(MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, Ask))
 
+    def approve(
+        self, name: str, *, by: str = "", until: float | timedelta | datetime | None = None, show: object = None
+    ) -> Waiting[Approval]:
+        """Ask a person, and wait for the decision: `if await current().approve("refund", by="group:finance"):`. The
+        wait uses no slot, see `sleep`. `app.jobs.decide`, the command line, the HTTP API, the dashboard or a signed
+        link decides, once.
+
+        by     who may decide: "group:NAME", "user:NAME", or "": every operator
+        until  seconds, or an aware datetime, after which nobody can decide any more. None: no end
+        show   what the person decides about, any JSON. A later run must show the same
+
+        Raises TimeoutError after `until` (the run may ask again), BadOption, TooLarge, BadStep and StepMismatch.
+        """
+        durable = self._durably(name)
+        question = Question(name, by, show)
+        request = durable.asked(APPROVE + name, question.checksum)
+        return durable.waiting(ApprovalWait(durable, request, question, until))
+
     def publish(self, name: str, value: object) -> Coroutine[Any, Any, None]:
         """Publish a value that `app.jobs.value(id, name)` reads, even after the job has ended, in place of the last one
         of that name. It is stored with the next step, sleep or wait, before the function of a step runs.
@@ -94,6 +121,16 @@ class DurableContext(WaitContext, frozen=True):
         """
         durable = self._durably(name)
         return durable.awaited(f"publish:{name}", lambda: publish(durable, name, value))
+
+    def stream(self, name: str, keep: float | timedelta | None = None) -> Stream:
+        """A stream of this job: `await current().stream("tokens").write(text)` adds a chunk, which
+        `app.jobs.follow(job, "tokens")` reads at once, and any time later. In a durable function write in a step: if
+        that runs again, readers learn that the chunks of its earlier try are void.
+
+        keep  seconds for which a chunk is kept, at least until the workflow has ended; None: as long as the job
+        Raises BadStep and BadOption.
+        """
+        return Stream(self._durably, *_checked(name, keep))
 
     def patched(self, name: str) -> bool:
         """Whether this job takes the code of a change: `if current().patched("fraud-check"):` new code, `else:` old
@@ -196,6 +233,15 @@ class Synchronous(SynchronousWaits):
         wait = MailboxWait(durable, durable.asked(f"receive:{name}"), name, timeout, returns, SynchronousAsk)
         return durable.wait_here(durable.over_here(wait))
 
+    def approve(
+        self, name: str, *, by: str = "", until: float | timedelta | datetime | None = None, show: object = None
+    ) -> Approval:
+        """As `current().approve`."""
+        durable, question = self._durable, Question(name, by, show)
+        request = durable.asked(APPROVE + name, question.checksum)
+        decided: Approval = durable.wait_here(durable.over_here(ApprovalWait(durable, request, question, until)))
+        return decided
+
     def lock(self, name: str) -> Lock:
         """As `current().lock`, for `with`."""
         return Lock(self._durable, name)
@@ -216,6 +262,10 @@ class Synchronous(SynchronousWaits):
         """As `current().publish`."""
         publish_here(self._durable, name, value)
 
+    def stream(self, name: str, keep: float | timedelta | None = None) -> SynchronousStream:
+        """As `current().stream`."""
+        return SynchronousStream(self._durable, *_checked(name, keep))
+
     def patched(self, name: str) -> bool:
         """As `current().patched`."""
         return self._durable.patched(name)
@@ -225,3 +275,10 @@ class Synchronous(SynchronousWaits):
         durable = self._durable
         durable.alone("restart", here=True)
         raise durable.wait_here(durable.restart(args, kwargs))  # which raises the suspension
+
+
+def _checked(name: str, keep: float | timedelta | None) -> tuple[str, float | None]:
+    check_name(name)
+    if name == LOG:
+        raise BadStep(name, "is the stream of the log lines of a job; choose another name for the stream")
+    return name, None if keep is None else seconds(keep, "stream.keep")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent import futures
 from contextvars import ContextVar
 from itertools import count
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from treadle.concurrency import forks
 from treadle.concurrency.threads import Threads
-from treadle.core import ids
+from treadle.core import defaults, ids
 from treadle.core.errors import NestedTransaction
 from treadle.core.model import Outcome, Pairs, Record
 from treadle.core.own_checkpoints import own_checkpoints
@@ -85,6 +85,7 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     carried: Pairs = ()  # checkpoints of the engine that go with the outcome, whatever that is
     durable: Durable | None = None  # made at its first use
     subject: Record | None = None  # the job that has ended, while its function runs to clean up
+    limits: tuple[tuple[str, int], ...] = ()  # of a part of a job, whose `record` has those of the job; (): as there
     version: tuple[str, str] | None = None  # the checkpoint with the version of its task, if that has several
     suspended_as: Outcome | None = None  # the outcome of a run whose function slept or waits
     came: float = 0.0
@@ -100,6 +101,8 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
     kind: Literal["async", "thread", "process", "batch"] = "async"
     memo: dict[str, str] | None = None  # what middleware keeps for later runs; made at its first use
     on_wait: Callable[[], None] | None = None  # called before the function waits for another job
+    spent: dict[str, int] | None = None  # limit -> real cost; replaced as a whole, as several threads may add to it
+    on_spent: Callable[[dict[str, int]], None] | None = None  # called with `spent` after each change
     _stopped: threading.Event | None = None  # made at the first `wait`
     _stem: str = ""
     _numbers: count[int] | None = None  # made with the first job made here, as it takes 0.1 us
@@ -136,6 +139,19 @@ class JobRun(msgspec.Struct, eq=False):  # a Struct: 0.1 us to build; a class of
         """The outcome with `carried`, for a run that does not count as an attempt."""
         carried = (*self.carried, *self._memo_pairs())
         return replace(outcome, checkpoints=(*outcome.checkpoints, *carried)) if carried else outcome
+
+    def spend(self, costs: Mapping[str, int]) -> None:
+        """Add to what this run has spent of its limits."""
+        with _counting:
+            before = self.spent or {}
+            sums = {key: min(before.get(key, 0) + cost, defaults.MAX_COUNT) for key, cost in costs.items()}
+            self.spent = spent = {**before, **sums}
+            if self.on_spent is not None:
+                self.on_spent(spent)  # in the lock: the sums must arrive in order
+
+    def with_spent(self, outcome: Outcome) -> Outcome:
+        """The outcome with what this run has spent, whatever the outcome is."""
+        return replace(outcome, spent=tuple(self.spent.items())) if self.spent else outcome
 
     def read_memo(self) -> dict[str, str]:
         """The texts that middleware stored in earlier runs and in this one, by name."""

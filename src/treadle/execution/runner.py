@@ -157,6 +157,8 @@ class Runner:
             else:
                 args, kwargs = task.signature.decode_call(run.record.job.payload)
                 text = self._encode(task, await task.call(*args, **kwargs))
+            if run.durable is not None:
+                await run.durable.returned()
             if type(text) is str and len(text) * 4 > self._result_limit:
                 self._check_size(task, text)
             elif type(text) is Followups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
@@ -28,7 +28,7 @@ class WithOptions(Struct, frozen=True):
         retry: Retry | None = None,
         timeout: float | timedelta | None = None,
         on_error: judge.OnError | None = None,
-        limits: Sequence[str] = (),
+        limits: Sequence[str] | Mapping[str, int] = (),
         cost: int = 1,
     ) -> Self:
         """The same with options: `await current().step.options(retry=Retry(attempts=3))("charge", charge, order)`.
@@ -40,9 +40,9 @@ class WithOptions(Struct, frozen=True):
                   plain function cannot be interrupted: `current().cancelled` is true in it after that time, and its try
                   has failed as soon as it returns, whatever it returns
         on_error  decides about an error, such as `Retry.only(ConnectionError)`; needs `retry`
-        limits    names of limits, as in `@app.task(limits=...)`, that each try obeys: it waits for them without a slot,
-                  and runs in a job of its own over the history of this one, which waits for it
-        cost      slots and starts that one try takes of each of these limits
+        limits    limits, as in `@app.task(limits=...)`, that each try obeys: it waits for them without a slot, and runs
+                  in a job of its own over the history of this one, which waits for it. Names, or {name: cost}
+        cost      slots and starts that one try takes of each of these limits, unless they have costs of their own
         Raises BadOption.
         """
         return replace(self, _options=step_options(retry, timeout, on_error, limits, cost))

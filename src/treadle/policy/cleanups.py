@@ -20,6 +20,7 @@ from treadle.core.model import (
     OURS,
     PUBLISHED,
     ROUND,
+    STREAM,
     NewJob,
     Outcome,
     Pairs,
@@ -45,8 +46,8 @@ ALONE: Final = "treadle:alone"
 # Payload of a cleanup job that has no function to run.
 CHILDREN_ONLY: Final = '["children"]'
 # Checkpoints of Treadle that a part reads of its job: its round and version, whether it had a cleanup stored, its late
-# steps, upstreams, locks and memo.
-_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, FREE, judge.AFTER, "treadle:once:", "treadle:memo:")
+# steps, upstreams, locks, memo and streams.
+_READ: Final = (ROUND, ARGUMENTS_NOW, BEGUN_WITH, STORED, FREE, STREAM, judge.AFTER, "treadle:once:", "treadle:memo:")
 
 
 def cleanup_id(job: str, reopenings: int) -> str:
@@ -149,8 +150,9 @@ def merged(own: Record, ended: Record) -> Record:
 
 
 def with_published(ended: Record, own: Record) -> Record:
-    """The row of an ended job, with the values that its cleanup has published: they are values of the job."""
-    later = {name: text for name, text in own.checkpoints if name.startswith(PUBLISHED)}
+    """The row of an ended job, with the values that its cleanup has published, and with the streams that it has
+    written: they are those of the job."""
+    later = {name: text for name, text in own.checkpoints if name.startswith((PUBLISHED, STREAM))}
     return replace(ended, checkpoints=tuple({**dict(ended.checkpoints), **later}.items())) if later else ended
 
 

@@ -22,6 +22,7 @@ from treadle.policy.retry import seconds
 from treadle.producer.batching import Batcher, Sender
 from treadle.producer.client_parts import ClientParts
 from treadle.producer.mailboxes import Mailboxes
+from treadle.producer.stream_readers import StreamReaders
 from treadle.producer.workflow_progress import progress_of
 from treadle.storage import Bound, whole, whole_row
 from treadle.storage.contract import Storage
@@ -76,7 +77,7 @@ class Client:
         self.moved, self.orphans, self.outbox = parts.moved, parts.orphans, parts.outbox
         self._share = Sender(self._write)
         self._get: Batcher[str, Record | None] = Batcher(self._look, 1_000)
-        self.mailboxes = Mailboxes()
+        self.mailboxes, self.streams = Mailboxes(), StreamReaders()
         self.counted: PairCounts | None = None  # jobs that calls have stored, for scrapers; see `AppCore.count`
         self.portal: Portal  # set by `app.sync`, which every app has
 

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treadle.core.errors import PASSING, Locked, StorageFull, StorageUnavailable
+from treadle.server.approval_pages import ApprovalPages
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused, refusal
 from treadle.server.longpoll import LongPoll
@@ -29,6 +30,7 @@ from treadle.server.operation import routes as routes_of
 from treadle.server.overview import Looks
 from treadle.server.probes import ProbeRoutes
 from treadle.server.proxies import Proxied
+from treadle.server.routes.approvals import ApprovalRoutes
 from treadle.server.routes.bulk import BulkRoutes
 from treadle.server.routes.estimates import EstimateRoutes
 from treadle.server.routes.jobs import JobRoutes
@@ -39,6 +41,7 @@ from treadle.server.routes.overview import OverviewRoutes
 from treadle.server.routes.prometheus import PrometheusRoutes
 from treadle.server.routes.schedules import ScheduleRoutes
 from treadle.server.routes.session import SessionRoutes
+from treadle.server.routes.streams import StreamRoutes
 from treadle.server.routes.worker_protocol import WorkerProtocol
 from treadle.server.routes.workflows import WorkflowRoutes
 from treadle.server.settings import Settings
@@ -64,6 +67,8 @@ def operations_of(core: AppCore, settings: Settings, waiting: LongPoll) -> list[
         PrometheusRoutes(core),
         JobRoutes(core, settings, waiting),
         MailboxRoutes(core, settings, waiting),
+        StreamRoutes(core, settings, waiting),
+        ApprovalRoutes(core, settings),
         BulkRoutes(core),
         WorkflowRoutes(core),
         ScheduleRoutes(core),
@@ -133,6 +138,7 @@ def make_site(
     if api:
         operations = operations_of(core, settings, waiting)
         routes += routes_of(operations, core, settings)
+        routes += ApprovalPages(core, settings).routes()
         if settings.docs:
             routes += description(operations, settings.has_tokens)
     for protocol in protocols:  # last, because one of them answers every other path

@@ -14,7 +14,7 @@ from treadle.core.model import LeaseRenewal, NewJob, Outcome, Presence, Settled
 from treadle.core.ranges import a_span, check_presence
 from treadle.core.stored_text import FORMS, offloaded, sealed
 from treadle.policy.cleanups import is_cleanup
-from treadle.server import system_rows
+from treadle.server import request_rows, system_rows
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
@@ -28,7 +28,9 @@ from treadle.server.row_checks import (
 )
 from treadle.server.time_slices import TimeSlices
 from treadle.storage.contract import Storage
+from treadle.workflow.approvals import is_request
 from treadle.workflow.mailbox import ANSWER
+from treadle.workflow.streams import PAGE, is_page
 
 
 def users_row(job: NewJob, derived: bool = False) -> NewJob:
@@ -100,12 +102,12 @@ class IncomingRows:
             return
         rows = await self._storage().get([parent for _, parent in pairs])
         for (job, parent), row in zip(pairs, rows, strict=True):
-            wrong = ""
-            if row is None or (row.state.final and not is_cleanup(job)) or not token.sees(row.job.queue):
+            wrong, may_be_over = "", is_cleanup(job) or is_page(job)
+            if row is None or (row.state.final and not may_be_over) or not token.sees(row.job.queue):
                 wrong = "does not exist, or has ended"
             elif job.parent is not None and (job.queue, job.root) != (row.job.queue, row.job.root or row.id):
                 wrong = f"is in queue {row.job.queue!r} and workflow {row.job.root or row.id}"
-            elif job.id.startswith(ANSWER) and job.queue != row.job.queue:
+            elif job.id.startswith((ANSWER, PAGE)) and job.queue != row.job.queue:
                 wrong = f"is in queue {row.job.queue!r}"
             if wrong:
                 raise Refused(
@@ -117,7 +119,11 @@ class IncomingRows:
     async def outcomes(self, token: Token, outcomes: Sequence[Outcome]) -> tuple[dict[int, Settled], frozenset[str]]:
         """The refused outcomes by their index in the call, and the ids of outcomes that only an operator may store. A
         refused outcome does not affect the others."""
-        ids = [out.id for out in outcomes if audit.is_id(out.id) or (out.followups and system_rows.needs_row(out))]
+        ids = [
+            out.id
+            for out in outcomes
+            if audit.is_id(out.id) or is_request(out.id) or (out.followups and system_rows.needs_row(out))
+        ]
         stored = [row for row in await self._storage().get(ids) if row is not None] if ids else []
         rows = {row.id: row for row in stored if token.sees(row.job.queue)}
         foreign = {row.id for row in stored if audit.is_id(row.id) and not rights.has_begun(token, row)}
@@ -133,6 +139,8 @@ class IncomingRows:
                     raise BadOption(
                         "id", f"{out.id!r}: an entry of the audit log is completed by the caller of its act"
                     )
+                if is_request(out.id):
+                    request_rows.refuse_decider(token, out, rows.get(out.id))
                 scopes = [
                     system_rows.ended(out),
                     *(system_rows.born(job, out, rows.get(out.id)) for job in out.followups if system_rows.is_own(job)),

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from treadle.admin.approval_links import PATH as LINKS  # of requests for approval, which are signed
 from treadle.core.errors import QueueFull, StorageError, TreadleError
 from treadle.core.limit_model import LimitUse
 from treadle.core.queue_rules import QueueRules
@@ -236,7 +237,7 @@ class RequestGuard:
             return None
         client = scope.get("client")
         caller = network_of(client[0]) if client else ""
-        if path != SESSION:
+        if path != SESSION and not path.startswith(LINKS):
             scope["treadle.token"], scope["treadle.auth"] = token, how = known = await self._callers.of(scope, heads)
             scope["treadle.still"] = lambda: self._callers.still(known)
             scope["treadle.again"] = lambda: self._callers.of(scope, heads)

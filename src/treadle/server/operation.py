@@ -188,7 +188,7 @@ def routes(operations: Sequence[Operation], core: AppCore, settings: Settings) -
         paths.setdefault(operation.path, {})[operation.method] = operation
     return [
         Route(path.replace("}", ":path}"), Endpoint(methods, core, settings), methods=list(methods))
-        for path, methods in sorted(paths.items(), key=lambda item: item[0].endswith("}"))
+        for path, methods in sorted(paths.items(), key=lambda item: (item[0].endswith("}"), -item[0].count("/")))
     ]
 
 

@@ -19,7 +19,7 @@ from treadle.core import defaults, ids
 from treadle.core.errors import UNREADABLE, BadOption, BadStep, StorageError, TreadleError
 from treadle.core.events import was_lost
 from treadle.core.job import JobSpec, inheriting
-from treadle.core.model import LeaseRenewal, NewJob, Outcome, Record, Settled, State
+from treadle.core.model import STREAM, LeaseRenewal, NewJob, Outcome, Record, Settled, State
 from treadle.core.ranges import a_span, check_ids
 from treadle.durable import (
     LOCKED,
@@ -46,8 +46,10 @@ from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
 from treadle.server.incoming_rows import IncomingRows
 from treadle.server.runner_metrics import RunnerMetrics
+from treadle.server.runner_streams import checked_chunks, complete_step, write_chunks
 from treadle.server.runner_trials import SERVER
 from treadle.server.step_messages import Fate, StepCall, StepFailure, StepResult
+from treadle.server.stream_messages import StreamWrite, StreamWritten
 from treadle.storage import whole
 from treadle.workflow.plan import adopted
 
@@ -118,6 +120,13 @@ class RunnerBackend:
         rows = await whole(self._app.storage, await self._app.storage.get(ids), "result")
         return [row if row is not None and rights.sees(self._token, row) else None for row in rows]
 
+    def check(self, run: DurableRun) -> None:
+        """The version of the claim fences each call that stores something."""
+
+    async def store(self, job: NewJob) -> Record:
+        [row] = await self.store_all([job])
+        return row
+
     async def store_all(self, jobs: Sequence[NewJob]) -> Sequence[Record]:
         await self._gate.jobs(self._token, jobs)
         await rights.refuse_known(self._token, jobs, self._app.storage.get)
@@ -155,11 +164,10 @@ class RunnerSteps:
     async def take(self, token: Token, call: StepCall) -> StepResult:
         """Take one step. Raises Refused, BadOption, BadStep, StepMismatch and TooLarge."""
         _check(call)
-        row = await self._row(token, call)
+        row = await self._row(token, call.id)
         if row is None or row.version != call.version or row.state is not State.RUNNING:
             return StepResult(_fate(row, call.version))
-        system_rows.refuse_own(system_rows.plain_of(row.job))
-        backend = RunnerBackend(self._app, self._gate, token, call.lease, row)
+        backend = self._backend(token, call.lease, row)
         try:
             _follow(backend.durable, call.after)
             return await self._taken(token, backend, call)
@@ -169,18 +177,47 @@ class RunnerSteps:
     async def end_signals(
         self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome], answers: Sequence[Settled]
     ) -> None:
-        """End the rows of signals that ended jobs no longer wait for. `rows`: the jobs as they ran."""
+        """End the rows of signals that ended jobs no longer wait for, and the open pages of their streams. `rows`: the
+        jobs as they ran."""
         for outcome, answer in zip(outcomes, answers, strict=True):
             row = rows.get(outcome.id)
             is_over = answer.status == "applied" and outcome.state.final
-            if row is not None and is_over and any(name.startswith(WAIT) for name, _ in row.checkpoints):
+            if row is not None and is_over and any(name.startswith((WAIT, STREAM)) for name, _ in row.checkpoints):
                 with suppress(TreadleError):  # a history that cannot be read; the rows expire
                     durable = RunnerBackend(self._app, self._gate, token, defaults.LEASE, row).durable
                     _follow(durable, None)
                     await durable.concluded(outcome)
 
-    async def _row(self, token: Token, call: StepCall) -> Record | None:
-        [row] = await whole(self._app.storage, await self._app.storage.get([call.id]), "checkpoints")
+    async def write(self, token: Token, call: StreamWrite) -> StreamWritten:
+        """Add chunks to a stream. Raises Refused, BadOption, BadStep and TooLarge."""
+        chunks = checked_chunks(call)
+        row = await self._row(token, call.id)
+        if row is None or row.version != call.version or row.state is not State.RUNNING:
+            return StreamWritten("lost", call.at or 0)
+        backend = self._backend(token, call.lease, row)
+        try:
+            end = await write_chunks(backend.durable, call, chunks)
+            await backend.save(backend.run)
+        except Lost:
+            return StreamWritten("lost", call.at or 0)
+        return StreamWritten("stored", end)
+
+    async def complete(self, token: Token, rows: Mapping[str, Record], outcomes: Sequence[Outcome]) -> None:
+        """Void what earlier runs of jobs have written that take no steps, and that succeed now."""
+        for outcome in outcomes:
+            row = rows.get(outcome.id)
+            if outcome.state is not State.SUCCEEDED or row is None or row.version != outcome.version:
+                continue
+            if any(name.startswith(STREAM) for name, _ in row.checkpoints):
+                with suppress(TreadleError, Lost):
+                    await complete_step(self._backend(token, defaults.LEASE, row).durable, "")
+
+    def _backend(self, token: Token, lease: float, row: Record) -> RunnerBackend:
+        system_rows.refuse_own(system_rows.plain_of(row.job))
+        return RunnerBackend(self._app, self._gate, token, lease, row)
+
+    async def _row(self, token: Token, id: str) -> Record | None:
+        [row] = await whole(self._app.storage, await self._app.storage.get([id]), "checkpoints")
         return row if row is not None and rights.sees(token, row) else None
 
     async def _taken(self, token: Token, backend: RunnerBackend, call: StepCall) -> StepResult:
@@ -239,6 +276,7 @@ async def _step(backend: RunnerBackend, call: StepCall) -> StepResult:
             failure = Failure(REPORTED, "", message=call.failure[:MESSAGE])
             durable.checkpoints.keep(request, request.entry_of(failure=failure))
         elif isinstance(value := call.result, Raw):
+            await complete_step(durable, request.key)
             durable.keep_or_fail(request, lambda: request.entry_of(value=Raw(bytes(value))))
         is_new = request.key not in durable.checkpoints.unsaved
     await backend.save(backend.run)  # before the effect of a new step: also failures that the function has caught

@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from treadle.admin import audit
 from treadle.core import defaults, ids
-from treadle.core.errors import UNREADABLE, BadOption
+from treadle.core.errors import BadOption
 from treadle.core.model import NewJob, Outcome, Pairs, Record, State
-from treadle.core.ranges import OWN, a_count, a_name, a_span, an_id
+from treadle.core.ranges import OWN, a_count, a_name, a_span
 from treadle.policy import cron
 from treadle.policy.cleanups import cleanup_id, is_cleanup
 from treadle.policy.cron import Cron, Every, FunctionTiming, Timing
@@ -25,13 +25,25 @@ from treadle.policy.judge import HOLD, Held
 from treadle.policy.retry import read_policy
 from treadle.scheduling import ticker
 from treadle.scheduling.ticker import Definition
+from treadle.server import request_rows
 from treadle.server.row_checks import check_job
+from treadle.server.rows_of_jobs import (
+    check_answer,
+    check_lock,
+    check_once_lock,
+    check_page,
+    check_signal,
+    expect,
+    read,
+)
 from treadle.storage import IDENTITY, IDENTITY_TASK
 from treadle.worker import leader
-from treadle.workflow.locks import LOCK, LockHeader, lock_of
-from treadle.workflow.mailbox import ANSWER, AnswerRow
+from treadle.workflow.approvals import is_request
+from treadle.workflow.locks import LOCK
+from treadle.workflow.mailbox import ANSWER
 from treadle.workflow.plan import FLOW, PLAN, EndingPlan, either_id, mark_id, plan_of_job, read_plan
-from treadle.workflow.signals import HEADER, ONCE_KEY, SIGNAL, OnceLock, SignalRow, signal_id
+from treadle.workflow.signals import SIGNAL, signal_id
+from treadle.workflow.streams import is_page, page_id
 
 TICK: Final = "cron:"
 SCHEDULE: Final = "treadle:schedule:"
@@ -39,8 +51,6 @@ ONCE: Final = "treadle:once:"
 WAITED: Final = "treadle:waited:"
 _HOLD_ID: Final = re.compile(r"treadle:hold:[0-9a-f]{32}")
 _AUDIT_ID: Final = re.compile(rf"{audit.PREFIX}[0-9a-f-]{{36}}")
-_ANSWER_ID: Final = re.compile(r"treadle:answer:[0-9a-f]{40}")
-_ONCE_ID: Final = re.compile(r"treadle:once:[0-9a-f]{16}")
 EDITS: Final = ("definition", "code")  # checkpoints that change a schedule
 
 T = TypeVar("T")
@@ -124,7 +134,9 @@ def _of_work(job: NewJob) -> str | None:
         return check_once_lock(job)
     if job.id.startswith(LOCK):
         return check_lock(job).job
-    return check_cleanup(job) if is_cleanup(job) else None
+    if is_page(job):
+        return check_page(job).job
+    return request_rows.owner_of(job) or (check_cleanup(job) if is_cleanup(job) else None)
 
 
 def _outside(job: str, call: Collection[str]) -> str | None:
@@ -154,7 +166,7 @@ def plain_of(job: NewJob) -> NewJob:
 def born(job: NewJob, out: Outcome, row: Record | None) -> str:
     """Check one of Treadle's own rows among the follow-up jobs of an outcome -> the scope that it needs besides `work`.
 
-    `row`: the job of the outcome. Raises BadOption. `runner_reports.check_ids` checks derived ids.
+    `row`: the job of the outcome. Raises BadOption. `runner_outcomes.check_ids` checks derived ids.
     """
     if job.task.partition(":")[0] == ticker.TASK:
         check_schedule(job)
@@ -170,11 +182,17 @@ def born(job: NewJob, out: Outcome, row: Record | None) -> str:
         own = mailbox == signal_id(answer.job, answer.signal, 0).rpartition(":")[0] and turn.isdecimal()
         expect(own, "id", job, f"stored with a message {answer.signal!r} to job {answer.job}")
         return "operate"
+    if is_request(job.id):
+        return request_rows.born(job, out)
     if is_cleanup(job):
         expect(check_cleanup(job) == out.id, "parent", job, f"the cleanup of job {out.id}")
         return ""
     if job.id.startswith(LOCK):
         expect(check_lock(job).row == out.id, "id", job, f"a turn of the lock {out.id}")
+        return ""
+    if is_page(job):
+        stream, number = check_page(job), int(job.id.rpartition(":")[2])
+        expect(page_id(stream.job, stream.stream, number - 1) == out.id, "id", job, f"the page after {out.id}")
         return ""
     if job.id.startswith(TICK):
         name = schedule_of(row)
@@ -202,6 +220,8 @@ def ended(out: Outcome) -> str:
     if out.id.startswith(SIGNAL):
         # a worker releases the messages that its job has received
         return "" if out.keep == 0.0 and out.result is None and out.value is None else "operate"
+    if is_request(out.id):
+        return request_rows.ended(out)
     if audit.is_id(out.id):
         if out.state is not State.SUCCEEDED or out.keep is not None or out.followups or out.checkpoints:
             raise BadOption("id", f"{out.id!r}: an entry of the audit log can only be completed")
@@ -312,55 +332,6 @@ def check_cleanup(job: NewJob) -> str:
     return parent
 
 
-def check_signal(job: NewJob) -> str:
-    """Check a row of a mailbox -> the job that receives it."""
-    signal: SignalRow = read(msgspec.json.Decoder(SignalRow).decode, "headers", dict(job.headers).get(HEADER, ""))
-    turn = job.id.rpartition(":")[2]
-    expect(turn.isascii() and turn.isdigit() and len(turn) < 10, "id", job, "a signal")
-    expect(
-        job.id == signal_id(signal.job, signal.signal, int(turn)) and job.parent == signal.job and job.key is None,
-        "id",
-        job,
-        f"the signal {signal.signal!r} to job {signal.job}",
-    )
-    an_id("job", signal.job)
-    return signal.job
-
-
-def check_answer(job: NewJob) -> AnswerRow:
-    """Check the row that takes an answer, or remembers a key -> the job and the name of the message."""
-    answer: AnswerRow = read(msgspec.json.Decoder(AnswerRow).decode, "payload", job.payload)
-    expect(
-        _ANSWER_ID.fullmatch(job.id) is not None and job.root is None and job.parent is None and job.key is None,
-        "id",
-        job,
-        f"an answer of job {answer.job}",
-    )
-    an_id("job", answer.job)
-    return answer
-
-
-def check_once_lock(job: NewJob) -> str:
-    """Check a once-lock -> the job that holds it."""
-    lock: OnceLock = read(msgspec.json.Decoder(OnceLock).decode, "payload", job.payload)
-    expect(
-        job.key == f"{ONCE_KEY}{lock.once}" and _ONCE_ID.fullmatch(job.id) is not None and job.deadline is not None,
-        "key",
-        job,
-        f"the once-lock {lock.once!r} of job {lock.job}",
-    )
-    an_id("job", lock.job)
-    return lock.job
-
-
-def check_lock(job: NewJob) -> LockHeader:
-    """Check a turn, or the row of a lock -> its header."""
-    lock = lock_of(job)
-    if lock is None:
-        raise BadOption("id", f"job {job.id[:80]!r} is no row of a lock, but has such an id")
-    return lock
-
-
 def check_flow(job: NewJob) -> EndingPlan:
     """Check a flow's row -> its plan."""
     plan: EndingPlan = read(lambda _: plan_of_job(job), "payload", job.payload)
@@ -377,18 +348,3 @@ def schedule_of(row: Record | None) -> str | None:
         return None
     definition: Definition = read(ticker.read, "payload", row.job.payload)
     return definition.name
-
-
-def read(decode: Any, option: str, text: str) -> Any:
-    """Decode a JSON text. Raises BadOption."""
-    try:
-        return decode(text)
-    except UNREADABLE as error:
-        raise BadOption(option, f"cannot be read: {error}") from None
-
-
-def expect(holds: bool, option: str, job: NewJob, what: str) -> None:
-    if not holds:
-        raise BadOption(
-            option, f"job {job.id[:60]!r} of task {job.task[:60]!r} is not {what}, but has such an id or task"
-        )

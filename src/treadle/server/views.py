@@ -293,7 +293,8 @@ def _again(row: Record, headers: Mapping[str, str], hidden: str | None) -> Again
     """
     job = row.job
     policy = read_policy(job.retry)
-    limits = [(name, cost) for name, cost in job.limits if not name.startswith(OWN)]
+    costs = {name: cost for name, cost in job.limits if not name.startswith(OWN)}
+    alike = len(set(costs.values())) < 2
     options: dict[str, Any] = {
         "queue": job.queue,
         "priority": job.priority,
@@ -303,8 +304,8 @@ def _again(row: Record, headers: Mapping[str, str], hidden: str | None) -> Again
         "lease": _unless_none(job.lease),
         "expires": _unless_none(job.deadline),
         "lane": _unless_none(job.lane),
-        "limits": [name for name, _ in limits],
-        "cost": max((cost for _, cost in limits), default=1),
+        "limits": list(costs) if alike else costs,
+        "cost": next(iter(costs.values()), 1) if alike else UNSET,
         "aging": job.aging,
         "keep": job.keep,
         "keep_failed": job.keep_failed,

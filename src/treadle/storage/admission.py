@@ -28,6 +28,7 @@ class Usage(Struct):
     starts: list[tuple[float, int]] = field(default_factory=list)  # (moment, cost), oldest first
     tokens: float | None = None  # None: full
     at: float = 0.0
+    since: float = 0.0  # the last start that found the bucket full; the bucket no longer counts earlier ones
 
 
 class Asker(NamedTuple):
@@ -120,16 +121,42 @@ def counted(rule: Limit, remaining: float) -> int:
     return max(0, math.ceil(capacity(rule) - remaining - 1e-9))
 
 
+def charge(rule: Limit, cost: int) -> int:
+    """The part of the rate that a start of this cost takes. A bucket has no more than its burst. A window is used up in
+    either case,
+    so it records the whole cost, which the end of the run can replace exactly."""
+    return min(cost, capacity(rule)) if rule.how == "bucket" else cost
+
+
 def spend(rule: Limit, usage: Usage, cost: int, now: float) -> None:
     """Record a start in the usage."""
     if rule.rate is not None:
         if rule.how == "bucket":
-            usage.tokens, usage.at = level(rule, usage, now) - min(cost, capacity(rule)), now
+            remaining = level(rule, usage, now)
+            if remaining >= capacity(rule):
+                usage.since = now
+            usage.tokens, usage.at = remaining - charge(rule, cost), now
         elif usage.starts and usage.starts[-1][0] == now:  # one entry per moment: a claim may spend 256 times
-            usage.starts[-1] = now, usage.starts[-1][1] + min(cost, rule.rate)
+            usage.starts[-1] = now, usage.starts[-1][1] + cost
         else:
             usage.starts = [entry for entry in usage.starts if entry[0] + rule.per > now]
-            usage.starts.append((now, min(cost, rule.rate)))
+            usage.starts.append((now, cost))
+
+
+def settled_start(cost: int, reserved: int, spent: int) -> int:
+    """The cost of all starts of a moment, `cost`, after one of them that had reserved so much has really spent this."""
+    return max(0, cost - reserved) + spent
+
+
+def settle_bucket(rule: Limit, usage: Usage, started_at: float, costs: tuple[int, int], now: float) -> bool:
+    """Replace the cost that a start has taken of a bucket by the real one; `costs`: reserved and spent. Return False if
+    the bucket does not count that start: it has been full since, or the rule is newer."""
+    if usage.tokens is None or started_at < usage.since:
+        return False
+    reserved, spent = costs
+    usage.tokens = min(float(capacity(rule)), level(rule, usage, now) + charge(rule, reserved) - spent)
+    usage.at = max(usage.at, now)
+    return True
 
 
 def take_back(usage: Usage, now: float) -> None:
@@ -137,7 +164,7 @@ def take_back(usage: Usage, now: float) -> None:
     ahead = sum(cost for moment, cost in usage.starts if moment >= now)
     if ahead:
         usage.starts = [*(entry for entry in usage.starts if entry[0] < now), (now, ahead)]
-    usage.at = min(usage.at, now)
+    usage.at, usage.since = min(usage.at, now), min(usage.since, now)
 
 
 def is_over(rule: Limit | None, usage: Usage, now: float) -> bool:
@@ -213,7 +240,7 @@ class Admission:
                 spend(rule, usage, cost, self.now)
                 self.spent.add(key)
                 if key in self._levels:
-                    self._levels[key] -= min(cost, capacity(rule))
+                    self._levels[key] -= charge(rule, cost)
 
     def let_pass(self, costs: Iterable[tuple[str, int]], held: Container[str] = ()) -> None:
         """Record a job whose function is done. No limit is checked; it takes a slot only where hold="ended"."""

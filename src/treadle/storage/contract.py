@@ -64,8 +64,12 @@ The rules:
   if the first job of its queue that this limit blocks precedes it and there is no room for that one, unless it holds
   its slot already. The operator's rule acts, otherwise the declared one. While
   there is a reason to pause the limit, it has 0 slots. The rule is found by the full name, otherwise by the part before
-  ":". A cost above the rule counts as the whole rule. A job whose function is done passes all limits and uses nothing.
-  With hold="ended" a slot is held from the first claim to the ending, also by such a job, from the call that claims it.
+  ":". A cost above the rule counts as the whole rule. `Outcome.spent` has real costs: when it is applied to a job that
+  was claimed and whose function is not done, the rate of each such limit counts the real cost of that start in place
+  of `NewJob.limits`, however the rule has changed since; a lower one makes room in the same step. That has no effect
+  on a start that the rate does not count any more, or has not recorded, and none on slots. A job whose function is
+  done passes all limits and uses nothing. With hold="ended" a slot is held from the first claim to the ending, also
+  by such a job, from the call that claims it.
 * **Bounds**: the limit of a queue may have `max_waiting`. Only `enqueue` obeys it. The bound comes from the limit
   "queue:<name>" or, if that has no rule, from the limit "queue", which then applies to each queue separately. In
   either, the operator's rule comes before the declared one. A pause does not lift the bound. Its *waiting* jobs are the

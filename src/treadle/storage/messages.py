@@ -118,6 +118,9 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     derived. The job waits for them, and the server ends it when the last of them has ended: with the value of `succeed`
     as its own result, else with the result of the last child. With `again`, which excludes all of the above, the job is
     claimed again when the children have ended, whatever their state, and their ids are in `after`.
+
+    `spent` is what the run has really spent of its limits: a pair for each, with its name as in `limits` of the job and
+    the cost. It goes with any of the above.
     """
 
     id: str
@@ -138,6 +141,7 @@ class RunReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     function_done: bool = False
     keep: float | None = None
     reach: Many[str] = ()
+    spent: Annotated[tuple[tuple[str, int], ...], Meta(max_length=defaults.MAX_LIMITS)] = ()
     succeed: Raw | UnsetType = UNSET
     fail: str | None = None
     abort: str | None = None
@@ -308,6 +312,8 @@ WORDS: Final[dict[str, tuple[Fault, int, tuple[str, ...]]]] = {
     "signalled": (errors.Signalled, 409, ("id", "name")),
     "mailbox_full": (errors.MailboxFull, 429, ("id", "name", "most")),
     "ask_refused": (errors.AskRefused, 409, ("id", "name", "why")),
+    "already_decided": (errors.AlreadyDecided, 409, ("id", "name", "approved", "by", "reason", "at")),
+    "may_not_decide": (errors.MayNotDecide, 403, ("id", "name", "by", "user")),
     "stale": (errors.Stale, 409, ("id", "found")),
     "no_such_job": (errors.UnknownJob, 404, ("id",)),
     "no_such_schedule": (errors.UnknownSchedule, 404, ("name", "like")),

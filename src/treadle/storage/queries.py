@@ -24,10 +24,10 @@ from treadle.storage.row_rules import rank
 
 Key = tuple[Any, ...]
 EMPTY: Mapping[str, int] = {}
-RateUse = tuple[int, float | None]
-"""The starts that a rate counts, and when it lets the next one through; None if it does now."""
+RateUse = tuple[int, float | None, float | None]
+"""The starts that a rate counts, when it lets the next one through (None: now), and when the first blocked job."""
 NO_RATES: Mapping[str, RateUse] = {}
-UNUSED: RateUse = 0, None
+UNUSED: RateUse = 0, None, None
 
 
 def sort_key(row: Record, order: str) -> Key:
@@ -293,13 +293,13 @@ def limit_uses(
     in_use = [
         *(key for key, slots in used.items() if slots),
         *(key for key, jobs in blocked.items() if jobs),
-        *(key for key, (starts, _) in rates.items() if starts),
+        *(key for key, (starts, *_) in rates.items() if starts),
     ]
     keys = {*rules, *(key for key in in_use if rule_for(rules, key))}
     uses: list[LimitUse] = []
     for key in sorted(keys):
         if (rule := rule_for(rules, key)) is not None:
-            known, (starts, next_start) = facts[rule.name], rates.get(key, UNUSED)
+            known, (starts, next_start, opens) = facts[rule.name], rates.get(key, UNUSED)
             use = LimitUse(
                 key=key,
                 rule=rule,
@@ -307,6 +307,7 @@ def limit_uses(
                 blocked=blocked.get(key, 0),
                 starts=starts,
                 next_start=next_start,
+                opens=opens if blocked.get(key) else None,
                 pauses=known.pauses,
                 behind=(known.set or known.declared) if known.pauses else None,
                 declared=known.set is None and known.declared is not None,

@@ -273,6 +273,7 @@ def only_ends(out: Outcome) -> bool:
         and not out.checkpoints
         and not out.function_done
         and not out.reach
+        and not out.spent
         and (out.reason is None or (out.reason != ASKED and out.reason != SUPERSEDED))
     )
 

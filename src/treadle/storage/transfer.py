@@ -41,18 +41,20 @@ class Carried(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Rate(Struct, frozen=True, gc=False):
-    """The usage of one rate: starts within its window (moment, cost), or a bucket's tokens."""
+    """The usage of one rate: starts within its window (moment, cost), or a bucket's tokens, and since when it counts
+    starts."""
 
     key: str
     starts: tuple[tuple[float, int], ...] = ()
     tokens: float | None = None
     at: float = 0.0
+    since: float = 0.0
 
 
 def rates_of(
-    starts: Iterable[tuple[str, float, int]], buckets: Iterable[tuple[str, float | None, float]]
+    starts: Iterable[tuple[str, float, int]], buckets: Iterable[tuple[str, float | None, float, float]]
 ) -> tuple[Rate, ...]:
-    """The rates of a storage that keeps starts (key, moment, cost) and buckets (key, tokens, moment), by key."""
+    """The rates of a storage that keeps starts (key, moment, cost) and buckets (key, tokens, moment, since), by key."""
     by_key, tokens = defaultdict[str, list[tuple[float, int]]](list), {key: rest for key, *rest in buckets}
     for key, moment, cost in starts:
         by_key[key].append((moment, cost))

@@ -29,6 +29,7 @@ Priority = Annotated[int, Meta(ge=defaults.PRIORITY_RANGE[0], le=defaults.PRIORI
 Count = Annotated[int, Meta(ge=1, le=defaults.MAX_COUNT)]
 Names = Annotated[list[Name], Meta(max_length=MANY)]
 Pairs = Annotated[dict[str, str], Meta(max_length=MANY)]
+Costs = Annotated[dict[str, Count], Meta(max_length=MANY)]
 
 
 def about(sentence: str, default: object) -> Meta:
@@ -120,8 +121,13 @@ class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         KeyAsked | Name | UnsetType, about("Unique key; at most one unfinished job of the task has it.", "none")
     ] = UNSET
     lane: Annotated[Name | UnsetType, about("Fairness lane, such as a tenant; lanes take turns.", "none")] = UNSET
-    limits: Annotated[Names | UnsetType, about("Limits that the job obeys: name or name:partition.", "none")] = UNSET
-    cost: Annotated[Count | UnsetType, about("Slots and starts that the job takes of each of its limits.", 1)] = UNSET
+    limits: Annotated[
+        Names | Costs | UnsetType,
+        about("Limits that the job obeys: name or name:partition; or an object with the cost of each.", "none"),
+    ] = UNSET
+    cost: Annotated[
+        Count | UnsetType, about("Slots and starts that the job takes of each limit without a cost of its own.", 1)
+    ] = UNSET
     aging: Annotated[
         Span | UnsetType,
         about("Seconds of waiting that raise the priority by one step; 0: waiting does not raise it.", 0),

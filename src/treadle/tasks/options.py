@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
     max_lost: int
     key: str | Key | None
     lane: str | tuple[str, float] | None
-    limits: Sequence[str]
+    limits: Sequence[str] | Mapping[str, int]
     cost: int
     aging: Seconds
     keep: Seconds
@@ -176,11 +176,13 @@ def _cost(value: object) -> int:
 
 
 def limits_of(value: object, cost: object) -> tuple[tuple[str, int], ...]:
-    """These limits, with the cost of a job or a step. Raises BadOption."""
+    """These limits, with the cost of a job or a step; a mapping has a cost for each of them. Raises BadOption."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise BadOption("limits", f"expected a list of limit names, found {value!r}")
-    cost = _cost(cost)
-    names = dict.fromkeys(name_of(name, "limits") for name in value)
+        raise BadOption("limits", f"expected limit names, or {{name: cost}}, found {value!r}")
+    if isinstance(value, Mapping):
+        names = {name_of(name, "limits"): _cost(own) for name, own in value.items()}
+    else:
+        names = dict.fromkeys([name_of(name, "limits") for name in value], _cost(cost))
     if len(names) > defaults.MAX_LIMITS:
         raise BadOption("limits", f"expected at most {defaults.MAX_LIMITS}, found {len(names)}")
     for name in names:
@@ -190,7 +192,7 @@ def limits_of(value: object, cost: object) -> tuple[tuple[str, int], ...]:
             raise BadOption(
                 "limits", f"{name!r}: the limit of a queue applies to all its jobs; do not name it in limits="
             )
-    return tuple((name, cost) for name in names)
+    return tuple(names.items())
 
 
 def _lane(value: object) -> dict[str, Any]:

@@ -358,7 +358,7 @@ class _Backend:
     async def cancel(self, record: Record, ids: Sequence[str]) -> None:
         """Cancel nothing."""
 
-    async def kept_limits(self, job: NewJob) -> frozenset[str]:
+    async def kept_limits(self, job: NewJob, around: Iterable[str]) -> frozenset[str]:
         return frozenset()
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:

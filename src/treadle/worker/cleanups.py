@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from treadle.core import defaults
 from treadle.core.errors import StepMismatch, StorageError
-from treadle.core.model import ERROR, OURS, Outcome, Record, State
+from treadle.core.model import ABORTED, ERROR, OURS, Outcome, Record, State
 from treadle.durable import Cleanup, Part, PartSteps, Target, child_of, open_children_of
 from treadle.execution import Runner
 from treadle.execution.job_run import JobRun
@@ -86,7 +86,7 @@ class Cleanups:
         has_function = own.job.payload != cleanups.CHILDREN_ONLY and task.kind in ("async", "thread")
         if ended.state is State.SUCCEEDED or not has_function:
             return cleanups.nothing_to_do(own)
-        run.record = cleanups.merged(own, ended)
+        run.record, run.limits = cleanups.merged(own, ended), own.job.limits
         run.durable = Cleanup(run, self._durable, self._durable.codec(task.name), ended)
         return None
 
@@ -95,7 +95,7 @@ class Cleanups:
         or cannot be made yet."""
         own = run.record
         rows, above = [own], own.job.parent
-        while above is not None and len(rows) < DEEPEST:
+        while above is not None and len(rows) <= DEEPEST:
             [row] = await self._durable.get([above])
             whole = None if row is None else await self._whole(run, row)
             if isinstance(whole, Outcome):
@@ -104,6 +104,8 @@ class Cleanups:
                 return cleanups.nothing_to_do(own)
             rows.append(whole)
             above = whole.job.parent if is_part(whole.job) else None
+        if above is not None:
+            return judge.ended(own, ABORTED, f"at most {DEEPEST} steps with limits may be inside of one another")
         if (entry := dict(own.checkpoints).get(key)) is not None:
             return judge.succeeded(own, entry)  # of a run that did not end with it
         if len(rows) == 1 or rows[1].state.final or (child := child_of(rows[1], key)) not in (None, own.id):
@@ -114,8 +116,9 @@ class Cleanups:
         row = job = rows.pop()
         for part in reversed(rows[1:]):
             row = cleanups.merged(part, row)
-        only = Target(key, outer_of(own.job), {name for name, _ in row.checkpoints})
-        run.record = cleanups.merged(own, row)
+        limits = {name for around in rows for name, _ in around.job.limits}
+        only = Target(key, outer_of(own.job), {name for name, _ in row.checkpoints}, limits)
+        run.record, run.limits = cleanups.merged(own, row), own.job.limits
         codec = self._durable.codec(task.name)
         if rows[-1] is not own and cleanups.is_cleanup(rows[-1].job):
             run.durable = Cleanup(run, self._durable, codec, job, only)

@@ -56,7 +56,7 @@ async def _commit(
 ) -> Outcome | None:
     record, job = run.record, run.record.job
     try:
-        settled = await transaction.settle(outcome)
+        settled = await transaction.settle(run.job_run.with_spent(outcome))
         if settled.status == "stale":
             text = "another worker or caller has settled %s %s, so its transaction is rolled back: %s"
             log.info(text, job.task, job.id, settled.reason)

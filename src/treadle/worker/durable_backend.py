@@ -166,11 +166,12 @@ class WorkerDurableBackend:
         error = f"job {record.job.id} {how}"
         await self._repeat(lambda: cancel_subtree(self._storage, rows, error))
 
-    async def kept_limits(self, job: NewJob) -> frozenset[str]:
-        """The limits of which this job keeps the slot until it has ended."""
+    async def kept_limits(self, job: NewJob, around: Iterable[str]) -> frozenset[str]:
+        """The limits of which this job keeps the slot until it has ended, or a try inside of which it runs: `around`
+        are the limits of those."""
         uses = await self._repeat(lambda: self._storage.limits(use=False))
         rules = {use.rule.name: use.rule for use in uses}
-        return frozenset([key for key, _ in costs(job) if keeps_slots(rules, key)])
+        return frozenset([key for key in (*dict(costs(job)), *around) if keeps_slots(rules, key)])
 
     async def settle(self, outcomes: Sequence[Outcome]) -> Sequence[Settled]:
         return await self._repeat(lambda: self._storage.settle(outcomes))

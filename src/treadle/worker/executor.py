@@ -16,7 +16,7 @@ from treadle.core.errors import ARGUMENTS, StepMismatch, UnknownTask, UnknownVer
 from treadle.core.events import was_lost
 from treadle.core.model import BEGUN_WITH, DECLINED, EXPIRED, Outcome, Pairs, Record, State
 from treadle.core.stored_text import has_forms
-from treadle.durable import after_undos
+from treadle.durable import Durable, after_undos
 from treadle.execution import Runner, SystemTask
 from treadle.execution.job_run import JobRun
 from treadle.policy import attempts, guilt, judge
@@ -38,6 +38,7 @@ from treadle.worker.settler import Settler
 from treadle.worker.timeouts import Timeouts
 from treadle.worker.trials import Trials
 from treadle.workflow import WorkflowFinisher, failure
+from treadle.workflow.streams import streams_of
 
 log = logging.getLogger("treadle")
 
@@ -63,7 +64,7 @@ class Executor:
         self._lose, self._trials = parts.heartbeat.lose, trials
         self._site = parts.site
         self._rules: dict[str, judge.Rules] = {}
-        self._capture = parts.capture
+        self._logs = parts.run_logs
         self._run_reports, self._misfits = parts.run_reports, parts.misfits
         self._texts = LargeTexts(parts.config.name, parts.storage, app.random)
         self._cleanups = Cleanups(parts, self._runner, self._durable, self._texts)
@@ -133,9 +134,9 @@ class Executor:
             rules = self._rules_for(task, record)
         here = self._results, self._durable, self._site
         job_run = JobRun(record, state.name, state.note_changed, *here, lost, came=came, sent=sent)
-        if self._capture is not None:
-            self._capture.begin(job_run)
         run = RunningJob(record, task, job_run, rules, job.lease or task.lease or 0.0)
+        if self._logs is not None:
+            self._logs.begin(run)
         if rules.timeout is not None and not (record.lost and self._trials.is_due(run)):
             self.timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
@@ -221,12 +222,15 @@ class Executor:
             job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
         if task.kind == "async":
             job_run.place = run.handle or asyncio.current_task()
+        if not run.rules.is_part and streams_of(job_run.record.checkpoints):
+            # The attempt that succeeds voids what earlier ones have written, also if it writes nothing.
+            job_run.durable = Durable(job_run, self._durable, self._durable.codec(task.name))
         runner = self._cleanups if run.rules.is_part else self._runner
         outcome = await runner.run(task, job_run, run.rules)
-        if outcome is not None and (job_run.durable or job_run.log or outcome.reason in CONCLUDED):
+        if outcome is not None and (job_run.durable or job_run.log is not None or outcome.reason in CONCLUDED):
             outcome = await self._concluded(job_run, outcome)
         elif outcome is None and job_run.durable is not None:
-            job_run.durable.lost()
+            await job_run.durable.lost()
             await self._cleanups.free(job_run)
         return outcome
 
@@ -244,7 +248,7 @@ class Executor:
             outcome = await job_run.durable.concluded(outcome)
         else:
             outcome = with_cleanup(job_run.record, outcome, has_steps(job_run.record.checkpoints))
-        return outcome if self._capture is None else self._capture.kept(job_run, outcome)
+        return outcome if self._logs is None else await self._logs.kept(job_run, outcome)
 
     def _broken_off(self, run: RunningJob, error: BaseException) -> Outcome | None:
         """The outcome of a run that was cancelled before its function was called, or that failed outside it."""

@@ -12,7 +12,7 @@ from treadle.core.model import HeartbeatResult, LeaseRenewal, Pairs, Presence
 from treadle.core.ranges import LONGEST_TTL
 from treadle.policy import guilt
 from treadle.storage.contract import Storage
-from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.lost_job_reports import LostReporter
 from treadle.worker.running_job import RunningJob
 from treadle.worker.state import WorkerState
 

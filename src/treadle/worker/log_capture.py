@@ -1,4 +1,4 @@
-"""Keeps the last log lines that each run emits, for `app.jobs.history`: the option `capture_logs` of a worker.
+"""Collects the log lines that each run emits, for the stream `log` of its job: the option `capture_logs` of a worker.
 
 The handler is added to the root logger, so it gets the records that the levels of the loggers let through. A record
 belongs to the run in whose context it is emitted: in async functions, in threads, and in the child of a process task.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from msgspec.structs import replace
-
 from treadle.core.errors import BadOption
-from treadle.core.model import Outcome
 from treadle.execution.job_run import JobRun, running_here
-from treadle.policy.run_log import LogLine, RunLog
+from treadle.policy.run_log import RunLog
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _traces: Final = logging.Formatter()
@@ -46,29 +43,21 @@ class LogCapture(logging.Handler):
         self.close()
 
     def begin(self, run: JobRun) -> RunLog:
-        """Keep the lines of this run, in the value returned."""
-        run.log = log = RunLog(self, self.level)
+        """Collect the lines of this run, in the value returned."""
+        run.log = log = RunLog(self, run.record.attempt + 1)
         return log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text of a record that a run of this worker has emitted."""
+        """Add the text of a record that a run of this worker has emitted."""
         run = running_here()
         log = None if run is None else run.log
         if log is not None and log.owner is self:
             try:
-                log.add(LogLine(record.created, record.levelname.lower(), _text(record)))
+                log.add(record.created, record.levelname.lower(), record.name, _text(record))
             except Exception:
                 self.handleError(record)  # as every handler: a message that cannot be formatted is reported
         if logging.lastResort is not None and record.levelno >= logging.lastResort.level and _is_sole(record.name):
             logging.lastResort.handle(record)  # it prints where there is no handler, and this one must not count
-
-    def kept(self, run: JobRun, outcome: Outcome) -> Outcome:
-        """The outcome of this run with its lines."""
-        pair = None if run.log is None else run.log.pair(run.record)
-        if pair is None:
-            return outcome
-        run.carried = (*run.carried, pair)  # also for the outcome that replaces this one if its commit fails
-        return replace(outcome, checkpoints=(*outcome.checkpoints, pair))
 
 
 def _text(record: logging.LogRecord) -> str:

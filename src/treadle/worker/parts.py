@@ -30,10 +30,11 @@ from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.job_metrics import JobMetrics
 from treadle.worker.leader import LeaderDuties, LeaderElection
 from treadle.worker.log_capture import LogCapture
-from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.lost_job_reports import LostReporter
 from treadle.worker.misfit_release import MisfitRelease
 from treadle.worker.outage import StorageOutage
 from treadle.worker.resource_use import ResourceUse
+from treadle.worker.run_logs import RunLogs
 from treadle.worker.run_reports import RunReporter
 from treadle.worker.state import WorkerState
 
@@ -106,7 +107,7 @@ class WorkerParts:
     patient       False: items of a batch wait only for items that are queued already
     capacity      None: a worker without resources
     metrics       None: not measured
-    capture       None: log lines are not kept
+    run_logs      None: log lines are not kept
     run_reports   None: no middleware overrides `judged`, so a run costs nothing more
     maintains     it serves the system queue, and does what the leader of a fleet does
     """
@@ -143,7 +144,9 @@ class WorkerParts:
             config.role, state.claim_id(), self.storage, presence, self._leader_duties, changed
         )
         self.metrics = self._make_metrics()
-        self.capture = None if config.capture_logs is None else LogCapture(config.capture_logs)
+        self.run_logs = None
+        if config.capture_logs is not None:
+            self.run_logs = RunLogs(LogCapture(config.capture_logs), state, self.storage, self.heartbeat)
         judging = middleware.overrides(app.layers, "judged")
         self.run_reports = RunReporter(judging, state.troubles, self.lost, app.now) if judging else None
 

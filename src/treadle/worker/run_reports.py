@@ -11,7 +11,7 @@ from treadle.execution import Ending, RunOutcome, middleware
 from treadle.execution.context import Context
 from treadle.execution.job_run import JobRun, enter
 from treadle.worker.job_events import name_of, run_outcome
-from treadle.worker.lost_jobs import LostReporter
+from treadle.worker.lost_job_reports import LostReporter
 from treadle.worker.running_job import RunningJob
 from treadle.workflow.plan import FLOW, plan_of
 

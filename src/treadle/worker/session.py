@@ -71,8 +71,8 @@ class WorkerSession:
         self.trials.open()
         throttle = self.config.throttle
         self._stop_logging = job_log.follow(self.app.emitter, self.config.name)
-        if self.parts.capture is not None:
-            self.parts.capture.attach()
+        if self.parts.run_logs is not None:
+            self.parts.run_logs.capture.attach()
         self.state.claiming = bool(self.parts.queues)
         if throttle is not None:
             self.state.pause = Throttler.UNASKED
@@ -126,14 +126,13 @@ class WorkerSession:
         try:
             hangs = await self._let_end(grace)
         finally:  # also if this is cancelled: a loop left behind would renew leases for ever
-            ending = (*self.loops, *self.side_loops, *state.apart)
+            logs = () if parts.run_logs is None else parts.run_logs.close()
+            ending = (*self.loops, *self.side_loops, *state.apart, *logs)
             for task in ending:
                 task.cancel()
             self.handoff.close()
             self.trials.close()
             self._stop_logging()
-            if parts.capture is not None:
-                parts.capture.detach()
             if isinstance(self.config.throttle, AIMD):
                 self.config.throttle.detach(self.app.emitter)
             self.executor.timeouts.close()

@@ -142,7 +142,7 @@ class WorkerState:
         if run.uses is not None and self.resource_use is not None:
             self.resource_use.release(run.uses)
         if outcome is not None:
-            self.unconfirmed.waiting.append((run, outcome))
+            self.unconfirmed.waiting.append((run, outcome if job_run.spent is None else job_run.with_spent(outcome)))
             if outcome.followups and any(new.queue == defaults.SYSTEM_QUEUE for new in outcome.followups):
                 self.demand.system_job = True
         else:
@@ -151,7 +151,7 @@ class WorkerState:
 
     def settle_again(self, run: RunningJob, outcome: Outcome) -> None:
         """Settle this outcome with the next request."""
-        self.unconfirmed.waiting.append((run, outcome))
+        self.unconfirmed.waiting.append((run, run.job_run.with_spent(outcome)))
         self.wake.set()
 
     def settle_apart(self, run: RunningJob, outcome: Outcome, work: Coroutine[Any, Any, None]) -> None:

@@ -3,6 +3,7 @@
 Storages need no code for workflows, and no central process runs them.
 """
 
+from treadle.workflow.approvals import Approval as Approval
 from treadle.workflow.chain import chain as chain
 from treadle.workflow.checks import acyclic as acyclic
 from treadle.workflow.cleaning import after_cleanup as after_cleanup

@@ -225,3 +225,31 @@ async def test_secrets_are_hidden_without_the_option_payloads(tmp_path: Path) ->
     full = (await asyncio.to_thread(run, treadle, [*words, "--payload"])).stdout
     assert "hunter2" in full
     assert "s3cret" in full
+
+
+async def _refund(number: int, amount: int = 99) -> None:
+    answer = await current().approve("refund", by="group:finance", show={"amount": amount})
+    assert answer.by == "ann"
+    await current().sleep(3600)
+    await current().approve("again")
+
+
+async def _other_refund(number: int) -> None:
+    await _refund(number, 100)
+
+
+async def test_a_decision_is_replayed_and_other_data_is_a_mismatch(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with program(_refund, url) as app:
+        await app.tasks["order"].enqueue(7)
+        await drain(app)
+        [request] = (await app.jobs.approvals()).requests
+        await app.jobs.decide(request, approved=True, by="ann")
+        await drain(app)
+    ended = await asyncio.to_thread(
+        CliRunner().invoke, treadle, ["jobs", "export", "--running", "--url", url], catch_exceptions=False
+    )
+    (path := tmp_path / "histories.jsonl").write_text(ended.stdout)
+    assert len(await replay(program(_refund), path)) == 1
+    with pytest.raises(StepMismatch):
+        await replay(program(_other_refund), path)

@@ -55,8 +55,9 @@ async def it_needs_more_starts_than_the_rate_has_left(stage: Stage) -> AsyncIter
     await stage.claim()
     yield (
         "a",
-        "It is blocked until the limit 'api' has room (2 of 3 starts per 60 s used, it needs 2, 1 job is blocked): "
-        "`treadle limits set api --rate 6 --per 60` doubles the rate.",
+        "It is blocked until the limit 'api' has room (2 of 3 starts per 60 s used, it needs 2, 1 job is blocked); "
+        "there is room at 2023-11-14 22:14:20 UTC, in 60 s; `treadle limits set api --rate 6 --per 60` doubles the "
+        "rate.",
     )
 
 

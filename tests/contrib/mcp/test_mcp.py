@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
-from treadle import App, Limit, Retry, flow
+from treadle import App, Limit, Retry, current, flow
 from treadle.cli.root import run
 from treadle.core.model import State
 from treadle.testing import drain
@@ -22,6 +22,7 @@ from treadle_testkit.shows import shows
 pytestmark = pytest.mark.slow
 
 READING = {
+    "list_approvals",
     "list_jobs",
     "get_job",
     "explain_job",
@@ -39,7 +40,7 @@ READING = {
     "metrics",
     "audit",
 }
-ACTING = {"retry", "cancel", "run_now", "delete", "pause_queue", "resume_queue", "signal"}
+ACTING = {"decide", "retry", "cancel", "run_now", "delete", "pause_queue", "resume_queue", "signal"}
 
 
 class Client:
@@ -234,3 +235,32 @@ def test_a_storage_that_is_missing_is_one_line(
     assert run(["mcp"]) == 3
     assert "there is no database" in capsys.readouterr().err
     assert run(["mcp", "--queues", " , "]) == 2
+
+
+@shows("`treadle mcp --allow-acts` lists requests for approval, and decides them after a preview")
+async def test_a_request_is_decided_after_its_preview(place: Path) -> None:
+    async with App(f"sqlite:///{place / 'treadle.db'}") as app:
+
+        @app.task(name="refund")
+        async def refund() -> bool:
+            return bool(await current().approve("refund", by="group:finance", show={"amount": 99}))
+
+        job = await refund.enqueue()
+        await drain(app, tasks=[refund])
+        async with client(place) as it:
+            assert "there is no tool 'decide'" in await it.refused("decide", id="x", approved=True)
+        async with client(place, "--allow-acts") as it:
+            [request] = (await it.call("list_approvals"))["requests"]
+            assert (request["job"], request["show"]) == (job.id, {"amount": 99})
+            chosen = {"id": request["id"], "approved": False, "reason": "too much"}
+            preview = await it.call("decide", **chosen)
+            assert (
+                f"the request 'refund' of job {job.id} ('refund'), which is open, would be rejected" in preview["words"]
+            )
+            assert (await app.jobs.approval(request["id"])).state == "open"
+            assert (await it.call("decide", **chosen, confirm=preview["confirm"]))["words"] == "the request is rejected"
+            assert "already rejected" in await it.refused(
+                "decide", **chosen, confirm=(await it.call("decide", **chosen))["confirm"]
+            )
+        await drain(app, tasks=[refund])
+        assert await job.result(0) is False

@@ -123,8 +123,19 @@ class Shop:
         ids["failed"], ids["succeeded"], ids["workflow"] = broken[0].id, sent[0].id, orders[0].id
 
 
+def _asking(app: App) -> None:
+    """The tasks that wait for a person."""
+
+    @app.task(name="shop.refund", queue="orders")
+    async def refund(order: int, amount: int) -> list[Any]:
+        shown = {"order": order, "amount": amount, "customer": "Ada"}
+        answer = await current().approve("refund", by="group:finance", until=86_400, show=shown)
+        return [answer.approved, answer.reason]
+
+
 def shop_app(app: App, shop: Shop) -> App:
     """The app with the tasks of the shop."""
+    _asking(app)
 
     @app.task(name="shop.send_mail", queue="mail", limits=["smtp"], retry=Retry(attempts=2, base=0.01))
     async def send_mail(to: str, order: int) -> str:

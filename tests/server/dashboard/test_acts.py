@@ -390,3 +390,45 @@ async def test_a_workflow_is_cancelled_as_a_whole(visit: Visit, shop: Shop) -> N
     await shop.until(root.id, "cancelled")
     rows = (await shop.app.jobs.list(workflow=root.id)).records
     assert {str(row.state) for row in rows} == {"cancelled"}
+
+
+# --- requests for approval
+
+
+async def test_a_request_is_approved_in_the_inbox(visit: Visit, shop: Shop) -> None:
+    job = await shop.send("refund", 12, 99)
+    await shop.until(job.id, "waiting")
+    page = await visit.open("approvals")
+    request = page.get_by_test_id("request")
+    await expect(request).to_contain_text("the group finance")
+    await expect(request).to_contain_text("99")
+    await request.get_by_label("Reason").fill("as agreed")
+    await request.get_by_role("button", name="Approve").dblclick()
+    await message(page, "The request refund is approved")
+    await expect(page.get_by_text("Nothing waits for your decision")).to_be_visible()
+    assert await job.result(30) == [True, "as agreed"]
+
+
+async def test_a_request_is_rejected_on_the_page_of_its_job(visit: Visit, shop: Shop) -> None:
+    job = await shop.send("refund", 13, 7)
+    await shop.until(job.id, "waiting")
+    page = await visit.open(f"jobs/{job.id}")
+    request = page.get_by_test_id("request")
+    await expect(page.get_by_test_id("why")).to_contain_text("It waits until the group 'finance' decides")
+    await request.get_by_role("button", name="Reject").click()
+    await message(page, "The request refund is rejected")
+    assert await job.result(30) == [False, ""]
+    await expect(request).to_have_count(0)
+
+
+async def test_a_late_decision_shows_the_one_that_counts(visit: Visit, shop: Shop) -> None:
+    visit.allow("409")
+    job = await shop.send("refund", 14, 8)
+    await shop.until(job.id, "waiting")
+    page = await visit.open("approvals")
+    await expect(page.get_by_test_id("request")).to_be_visible()
+    [request] = (await shop.app.jobs.approvals(job=job)).requests
+    await shop.app.jobs.decide(request, approved=False, by="ada", reason="no")
+    await page.get_by_role("button", name="Approve").click()
+    await message(page, "already rejected by ada")
+    assert await job.result(30) == [False, "no"]

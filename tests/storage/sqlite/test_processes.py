@@ -372,6 +372,6 @@ async def test_a_missing_lock_file_is_created_again(
         os.unlink(f"{path}-lock")
         await storage.enqueue([job("a")])
         other = LockFile(f"{path}-lock")
-        assert os.path.samestat(os.fstat(other._fd), os.fstat(storage._file.lock._fd))  # type: ignore[union-attr]
+        assert os.path.samestat(os.fstat(other.fd), os.fstat(storage._file.lock.fd))  # type: ignore[union-attr]
         other.close()
     assert "creating it again" in caplog.text

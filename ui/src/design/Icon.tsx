@@ -47,6 +47,7 @@ const PATHS = {
   jobs: "M5.5 3.5h8M5.5 8h8M5.5 12.5h8M2.5 3.5h.1M2.5 8h.1M2.5 12.5h.1",
   workflows: "M2.5 2.5h4v4h-4zM9.5 9.5h4v4h-4zM4.5 6.5v5h5",
   schedules: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11M8 5v3l2 1.5",
+  approvals: "M2.5 3.5h11v9h-11zM5 8.2l2 2 4-4",
   failures: "M8 2.5 14 13H2zM8 6.5v3M8 11.2v.1",
   workers: "M2.5 3.5h11v4h-11zM2.5 9.5h11v4h-11zM5 5.5h.1M5 11.5h.1",
   health: "M2 8.5h3l1.5-4 3 7 1.5-3h3",

@@ -1,6 +1,6 @@
 /** One job: why it is where it is, its attempts, what went in and what came out, and what can be done with it. */
 import type { JSX } from "preact";
-import type { Job as Row, JobHistory } from "../api";
+import type { ApprovalsShown, Job as Row, JobHistory } from "../api";
 import { Badge, Note } from "../design/Badge";
 import { Button, Copy } from "../design/Button";
 import { Empty, Loaded } from "../design/Empty";
@@ -8,17 +8,19 @@ import { Json } from "../design/Json";
 import { Panel } from "../design/Table";
 import { Trace } from "../design/Trace";
 import { shortId } from "../lib/format";
-import { part } from "../lib/http";
+import { part, withQuery } from "../lib/http";
 import { useKeys } from "../lib/keys";
 import { useLoad } from "../lib/load";
 import { go, href } from "../lib/route";
-import { canEnqueue, canOperate, me } from "../lib/session";
+import { canEnqueue, canOperate } from "../lib/session";
 import { isFinal, statusOf } from "../lib/status";
 import { failed } from "../design/toasts";
 import { pauseJob, retryJob, runJobNow } from "../parts/acts";
 import { Attempts } from "../parts/Attempts";
 import { Commands, FactsOf } from "../parts/JobFacts";
 import { Children, Steps } from "../parts/JobSteps";
+import { Streams } from "../parts/Streams";
+import { Request } from "../parts/Requests";
 import { Timeline } from "../parts/Timeline";
 import { useFollowedJob } from "../parts/followed";
 import { askCancel, askDelete, askSignal, openEnqueue } from "../parts/open";
@@ -82,6 +84,7 @@ function Known({ job }: { job: Row }): JSX.Element {
         </div>
       </PageHead>
       <Why job={job} />
+      {open && history.data?.steps.some((step) => step.kind === "approval" && !step.done) && <Open job={job} />}
       {job.state === "running" && (job.progress !== null || job.note) && <Progress job={job} />}
       <div class="columns">
         <div class="stack">
@@ -92,9 +95,7 @@ function Known({ job }: { job: Row }): JSX.Element {
                   <div class="pad">
                     <Timeline job={job} attempts={history.attempts} />
                   </div>
-                  {history.attempts.length > 0 && (
-                    <Attempts attempts={history.attempts} logs={me.value?.features.logs ?? false} />
-                  )}
+                  {history.attempts.length > 0 && <Attempts attempts={history.attempts} />}
                 </>
               )}
             </Loaded>
@@ -107,6 +108,7 @@ function Known({ job }: { job: Row }): JSX.Element {
               <Trace text={job.error} />
             </Panel>
           )}
+          {history.data && <Streams job={job} names={history.data.streams} />}
           <Panel
             title="Arguments"
             acts={<Copy text={JSON.stringify({ args: job.args, kwargs: job.kwargs })} what="the arguments" />}
@@ -140,6 +142,18 @@ function Known({ job }: { job: Row }): JSX.Element {
           </Panel>
         </aside>
       </div>
+    </>
+  );
+}
+
+/** The open requests for approval of this job. */
+function Open({ job }: { job: Row }): JSX.Element {
+  const load = useLoad<ApprovalsShown>(withQuery("approvals", { job: job.id }), LOOK);
+  return (
+    <>
+      {load.data?.requests.map((each) => (
+        <Request key={each.id} request={each} alone />
+      ))}
     </>
   );
 }

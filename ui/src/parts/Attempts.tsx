@@ -1,16 +1,16 @@
-import { useSignal, type Signal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { JobAttempt, LogLine } from "../api";
+import type { JobAttempt } from "../api";
 import { Badge, Time } from "../design/Badge";
 import { Table } from "../design/Table";
 import { Trace } from "../design/Trace";
 import { now } from "../lib/clock";
-import { duration, errorLine, plural, timeOfDay } from "../lib/format";
+import { duration, errorLine } from "../lib/format";
 import { href } from "../lib/route";
-import { reasonOf, toneOf } from "../lib/status";
+import { reasonOf } from "../lib/status";
 
 /** The attempts of a job as a table, the newest first. The picture above it shows the same. */
-export function Attempts({ attempts, logs }: { attempts: readonly JobAttempt[]; logs: boolean }): JSX.Element {
+export function Attempts({ attempts }: { attempts: readonly JobAttempt[] }): JSX.Element {
   return (
     <Table
       caption="Attempts"
@@ -24,16 +24,15 @@ export function Attempts({ attempts, logs }: { attempts: readonly JobAttempt[]; 
       ]}
     >
       {attempts.toReversed().map((each) => (
-        <Lines key={`${each.reopening}.${each.number}.${each.started_at}`} of={each} logs={logs} />
+        <Attempt key={`${each.reopening}.${each.number}.${each.started_at}`} of={each} />
       ))}
     </Table>
   );
 }
 
-function Lines({ of, logs }: { of: JobAttempt; logs: boolean }): JSX.Element {
+function Attempt({ of }: { of: JobAttempt }): JSX.Element {
   const long = of.error !== null && of.error.trim().includes("\n");
-  const lines = logs ? of.logs : [];
-  const open = useSignal(of.ended_at === null && lines.length ? "logs" : "");
+  const open = useSignal(false);
   return (
     <>
       <tr>
@@ -72,48 +71,23 @@ function Lines({ of, logs }: { of: JobAttempt; logs: boolean }): JSX.Element {
           <Time at={of.started_at} />
         </td>
       </tr>
-      {(long || lines.length > 0) && (
+      {long && (
         <tr class="under">
           <td colSpan={6}>
             <span class="row">
-              {long && <More of="error" open={open} words={`Error of attempt ${of.number}`} />}
-              {lines.length > 0 && <More of="logs" open={open} words={plural(lines.length, "log line")} />}
+              <button
+                type="button"
+                class="button plain slim more-of"
+                aria-expanded={open.value}
+                onClick={() => (open.value = !open.value)}
+              >
+                Error of attempt {of.number}
+              </button>
             </span>
-            {open.value === "error" && <Trace text={of.error!} />}
-            {open.value === "logs" && <Logs lines={lines} />}
+            {open.value && <Trace text={of.error!} />}
           </td>
         </tr>
       )}
     </>
-  );
-}
-
-function More({ of, open, words }: { of: string; open: Signal<string>; words: string }): JSX.Element {
-  const here = open.value === of;
-  return (
-    <button
-      type="button"
-      class="button plain slim more-of"
-      aria-expanded={here}
-      onClick={() => (open.value = here ? "" : of)}
-    >
-      {words}
-    </button>
-  );
-}
-
-const LEVELS: Record<string, string> = { error: "error", critical: "error", warning: "warning" };
-
-function Logs({ lines }: { lines: readonly LogLine[] }): JSX.Element {
-  return (
-    <ol class="logs" tabIndex={0} aria-label="Log lines">
-      {lines.map((line, at) => (
-        <li key={at} class={`t-${toneOf(LEVELS[line.level.toLowerCase()] ?? "")}`}>
-          <time dateTime={new Date(line.at * 1000).toISOString()}>{timeOfDay(line.at, true)}</time>
-          <b>{line.level.toLowerCase()}</b>
-          <span dir="auto">{line.text}</span>
-        </li>
-      ))}
-    </ol>
   );
 }

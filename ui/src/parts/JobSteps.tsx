@@ -14,7 +14,7 @@ import { askRerun, askSignal } from "./open";
 
 /** Sleeps and waits are stored under their kind and name: "sleep:sleep", "wait:approved", "receive:add". */
 function plain(name: string): string {
-  return name.replace(/^(sleep|timeout|wait|receive|patched|lock):/, "");
+  return name.replace(/^(sleep|timeout|wait|receive|patched|lock|approve):/, "");
 }
 
 const WITHOUT_VALUE = new Set<Step["kind"]>(["sleep", "timeout", "patch"]);
@@ -23,7 +23,7 @@ const WITHOUT_VALUE = new Set<Step["kind"]>(["sleep", "timeout", "patch"]);
 function stateOf(step: Step): string {
   if (step.kind === "lock" && !step.done) return step.value === null ? "waiting" : "running";
   if (step.failed) return step.done ? "failed" : "scheduled";
-  return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running";
+  return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : step.kind === "approval" ? "waiting" : "running";
 }
 
 export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {

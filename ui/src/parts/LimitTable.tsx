@@ -131,7 +131,7 @@ function Row({ use, can }: { use: LimitUse; can: boolean }): JSX.Element {
         <Num value={use.blocked} />
       </td>
       <td class="num mid">
-        <Time at={use.next_start} />
+        <Time at={use.opens ?? use.next_start} />
       </td>
       {can && (
         <td class="num">

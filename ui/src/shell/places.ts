@@ -14,6 +14,7 @@ export const PLACES: readonly (readonly Place[])[] = [
     { to: "jobs", words: "Jobs", icon: "jobs", keys: "g j" },
     { to: "failures", words: "Failures", icon: "failures", keys: "g f" },
     { to: "workflows", words: "Workflows", icon: "workflows", keys: "g w" },
+    { to: "approvals", words: "Approvals", icon: "approvals", keys: "g p" },
     { to: "schedules", words: "Schedules", icon: "schedules", keys: "g s" },
   ],
   [

@@ -25,6 +25,7 @@ PREFIX: Final = {  # method -> how its checkpoints begin
     "receive": "receive:",
     "receive_ask": "receive:",
     "publish": "publish:",
+    "approve": "approve:",
     "patched": PATCHED,
 }
 OF_JOBS: Final = {  # method -> the checkpoints of waits, many of which are named after the task of a job

@@ -39,16 +39,17 @@ def blocked(key: str, facts: Facts) -> str:
     if use.next_start is not None and _slots_fit(use, cost):
         used_up = _rate_used_up(f"the rate of the limit {key!r}", use, facts.now)
         return f"It is blocked: {used_up}; {others}{_faster(rule)}."
-    used = [f"{use.used} of {rule.slots} slots in use"] if rule.slots is not None else []
-    used += [f"{use.starts} of {_rate(rule)} used"] if rule.rate is not None else []
-    costly = [f"it needs {cost}"] if cost > 1 else []
+    used = [f"{use.used:,} of {rule.slots:,} slots in use"] if rule.slots is not None else []
+    used += [f"{use.starts:,} of {_rate(rule)} used"] if rule.rate is not None else []
+    costly = [f"it needs {cost:,}"] if cost > 1 else []
     room = f"It is blocked until the limit {key!r} has room ({', '.join([*used, *costly, others])})"
     if rule.slots is not None and not _slots_fit(use, cost):
         also, raised = _rate_too(use, facts.now)
         held = f"{room}{_held(key, use, facts)}{also}"
         return f"{held}; {set_limit(rule, slots=use.used + cost, rate=raised)} makes room for it."
-    if rule.rate and use.starts + cost > rule.rate and not facts.rivals:
-        return f"{room}: {_faster(rule).removeprefix('; ')}."
+    if rule.rate and use.starts + cost > rule.rate:
+        behind = f"; {named(facts.rivals[0])} is ahead of it" if facts.rivals else ""
+        return f"{room}{_opening(use, facts.now)}{behind}{_faster(rule)}."
     return f"{room}{_kept_for(key, facts)}."
 
 
@@ -140,6 +141,14 @@ def _rate_used_up(whose: str, use: LimitUse, now: float) -> str:
     opens = use.next_start or now
     when = f"the next start is possible at {at(opens)}, in {lasting(opens - now)}"
     return f"{whose} ({_rate(use.rule)}) is used up; {when}"
+
+
+def _opening(use: LimitUse, now: float) -> str:
+    """When the rate has room for the first job that it blocks."""
+    if use.opens is None:
+        return ""
+    first = "" if use.blocked == 1 else " for the first of them"
+    return f"; there is room{first} at {at(use.opens)}, in {lasting(max(0.0, use.opens - now))}"
 
 
 def _rate(rule: Limit) -> str:

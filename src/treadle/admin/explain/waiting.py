@@ -12,6 +12,7 @@ from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
 from treadle.policy.parts import step_of
 from treadle.storage import bound_of, bounds_in
+from treadle.workflow.approvals import header_of, words_of
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import signal_name
 
@@ -22,6 +23,9 @@ def waiting(facts: Facts) -> str:
     if (lock := lock_of(row.job)) is not None:
         return words_of_row(lock)
     if not row.job.task:
+        if (request := header_of(row.job)) is not None:
+            whose = f"the request {request.name!r} of job {request.job}"
+            return f"It is {whose}: it waits until {words_of(request.by)} decides{until}."
         if (name := signal_name(row)) is not None:
             return f"It is the signal {name!r} of another job: it waits until a caller sends it{until}."
         return f"It is a promise: it waits until a caller settles it{until}."
@@ -33,6 +37,11 @@ def waiting(facts: Facts) -> str:
         [(id, name)] = signals
         until = until or _signal_ends(upstreams[id])
         return f"It waits for the signal {name!r}{until}: {command('jobs', 'signal', row.job.id, name)} sends it."
+    if len(open_) == 1 and (up := upstreams[open_[0]]) is not None and (request := header_of(up.job)) is not None:
+        until = until or (f", until {at(up.deadline_at)} at most" if up.deadline_at is not None else "")
+        approves, rejects = (command("jobs", verb, row.job.id, request.name) for verb in ("approve", "reject"))
+        decides = f"{words_of(request.by)} decides the request {request.name!r}"
+        return f"It waits until {decides}{until}: {approves} approves it, {rejects} rejects it."
     if not open_ and facts.holder is not None:
         holder = f"{named(facts.holder)}, which held its key {_key(row)!r} before and {_does(facts.holder)}"
         return f"It waits for {holder}: {on_job('cancel', facts.holder)} ends that job{until}."

@@ -45,6 +45,12 @@ SIGNAL: Final = {
     "value": {"description": "any JSON value; null by default"},
     "confirm": CONFIRM,
 }
+DECISION: Final = {
+    "id": {**_TEXT, "description": "the `id` of a request of list_approvals"},
+    "approved": {"type": "boolean", "description": "true: approve, false: reject"},
+    "reason": {"type": "string", "description": "the reason, in the words of the person"},
+    "confirm": CONFIRM,
+}
 OUTPUT: Final = {
     "type": "object",
     "properties": {
@@ -56,7 +62,7 @@ OUTPUT: Final = {
         },
         "matches": {"type": "integer", "description": "how many jobs it is about now"},
         "capped": {"type": "boolean", "description": "there are more; the act is bounded by `matches`"},
-        "samples": {"type": "array", "items": {"type": "object"}, "description": "the first five jobs"},
+        "samples": {"type": "array", "items": {"type": "object"}, "description": "the first five jobs, or the request"},
         "operation": {"type": "object", "description": "the operation: state, done, passed_over by reason, error"},
         "warning": {"type": "string"},
         "truncated": {"type": "array", "items": {"type": "string"}},
@@ -89,6 +95,12 @@ TOOLS: Final = (
     Acting("delete", "Delete ended jobs: by ids, by group of failures, or by filter.", CHOICE),
     Acting("pause_queue", "Stop claims from a queue. Running jobs go on.", QUEUE, ("queue",)),
     Acting("resume_queue", "Resume claims from a paused queue.", QUEUE, ("queue",)),
+    Acting(
+        "decide",
+        "Approve or reject a request for approval, as the person has decided.",
+        DECISION,
+        ("id", "approved"),
+    ),
     Acting("signal", "Send a signal with a value to a job that waits for it.", SIGNAL, ("id", "name")),
 )
 
@@ -151,6 +163,11 @@ class Actor:
     async def _preview(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("pause_queue", "resume_queue"):
             return await self._preview_queue(name, str(arguments["queue"]))
+        if name == "decide":
+            request = await self._calls("GET", "/v1/approvals/{id}", parts={"id": str(arguments["id"])})
+            verb = "approved" if arguments["approved"] else "rejected"
+            whose = f"the request {request['name']!r} of job {request['job']} ({request['task']!r})"
+            return {"words": f"{whose}, which is {request['state']}, would be {verb}", "samples": [request]}
         if name == "signal":
             job = await self._calls("GET", "/v1/jobs/{id}", parts={"id": str(arguments["id"])})
             which = f"the job {job['id']} of {job['task']!r}, which is {job['state']}"
@@ -179,6 +196,11 @@ class Actor:
             parts = {"name": str(arguments["queue"])}
             answer = await self._calls("POST", f"/v1/queues/{{name}}/{verb}", parts=parts, scope="operate")
             return {"words": f"queue {arguments['queue']!r} is {verb}d", **answer}
+        if name == "decide":
+            body = {"approved": arguments["approved"], "reason": arguments.get("reason", "")}
+            parts = {"id": str(arguments["id"])}
+            decision = await self._calls("POST", "/v1/approvals/{id}/decide", parts=parts, body=body, scope="operate")
+            return {"words": f"the request is {'approved' if decision['approved'] else 'rejected'}"}
         if name == "signal":
             body = {"name": arguments["name"], "value": arguments.get("value")}
             parts = {"id": str(arguments["id"])}

@@ -54,7 +54,9 @@ class Calls:
         scope: str = request.scope["treadle.needs"]
         rights = self._rights
         scopes = ("read", scope) if scope != "read" else ("read",)
-        return Token(name=self._by, digest="", scopes=scopes, queues=rights.queues, payloads=rights.payloads)
+        return Token(
+            name=self._by, digest="", scopes=scopes, queues=rights.queues, payloads=rights.payloads, groups=("*",)
+        )
 
     async def __call__(
         self,

@@ -171,6 +171,13 @@ TOOLS: Final = (
         gives=MERMAID,
     ),
     Reading(
+        "list_approvals",
+        "List the open requests for approval: what each shows, and who may decide it; the oldest first.",
+        "/v1/approvals",
+        left_out=("mine",),
+        is_paged=True,
+    ),
+    Reading(
         "list_schedules",
         "List the schedules with their timing in words, the next times, and recent jobs.",
         "/v1/schedules",

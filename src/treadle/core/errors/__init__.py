@@ -22,6 +22,8 @@ TreadleError
 ├── Signalled                    the job was given that signal before
 ├── MailboxFull                  a mailbox of a job takes no more messages
 ├── AskRefused                   the job refused a question
+├── AlreadyDecided               a request for approval has its decision
+├── MayNotDecide                 this person may not decide that request
 ├── BadDependency (ValueError)   a provider that cannot work, or a direct call without its value
 ├── ResourceFailed               a worker cannot open what its jobs share
 │   ├── LifespanFailed           the lifespan of the app raised, or yields never or twice
@@ -68,6 +70,7 @@ from treadle.core.errors.calls import BadTask as BadTask
 from treadle.core.errors.calls import TooLarge as TooLarge
 from treadle.core.errors.calls import UnknownSchedule as UnknownSchedule
 from treadle.core.errors.calls import UnknownTask as UnknownTask
+from treadle.core.errors.jobs import AlreadyDecided as AlreadyDecided
 from treadle.core.errors.jobs import AskRefused as AskRefused
 from treadle.core.errors.jobs import ForeignRow as ForeignRow
 from treadle.core.errors.jobs import IdTaken as IdTaken
@@ -77,6 +80,7 @@ from treadle.core.errors.jobs import JobFailed as JobFailed
 from treadle.core.errors.jobs import JobNotDone as JobNotDone
 from treadle.core.errors.jobs import KeyHeld as KeyHeld
 from treadle.core.errors.jobs import MailboxFull as MailboxFull
+from treadle.core.errors.jobs import MayNotDecide as MayNotDecide
 from treadle.core.errors.jobs import QueueFull as QueueFull
 from treadle.core.errors.jobs import Signalled as Signalled
 from treadle.core.errors.jobs import Stale as Stale

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from treadle.core.clock import moment_text
 from treadle.core.errors.base import CODE, TreadleError
 from treadle.core.errors.text import error_line
 
@@ -135,6 +136,28 @@ class AskRefused(TreadleError):
     def __init__(self, id: str, name: str, why: str) -> None:
         self.id, self.name, self.why = id, name, why
         super().__init__(f"job {id} refused the question {name!r}: {why}")
+
+
+class AlreadyDecided(TreadleError):
+    """The request for approval has its decision. Nothing was changed.
+
+    approved, by, reason, at  the decision that counts; `at` in seconds since 1970
+    """
+
+    def __init__(self, id: str, name: str, approved: bool, by: str, reason: str, at: float) -> None:
+        self.id, self.name, self.approved, self.by, self.reason, self.at = id, name, approved, by, reason, at
+        how = "approved" if approved else "rejected"
+        because = f": {reason}" if reason else ""
+        super().__init__(f"the request {name!r} was already {how} by {by} at {moment_text(at)}{because}")
+
+
+class MayNotDecide(TreadleError):
+    """This person may not decide the request for approval. `by`: who may, "group:NAME" or "user:NAME"."""
+
+    def __init__(self, id: str, name: str, by: str, user: str) -> None:
+        self.id, self.name, self.by, self.user = id, name, by, user
+        kind, _, may = by.partition(":")
+        super().__init__(f"{user} may not decide the request {name!r}: only the {kind} {may!r} may")
 
 
 class JobNotDone(TreadleError):

@@ -20,7 +20,7 @@ __all__ = ["TreadleBackend", "TreadleTask", "app", "app_of"]
 
 def app_of(alias: str = "default") -> App:
     """The `App` behind an alias of TASKS. Raises ImproperlyConfigured if no Treadle backend has that name."""
-    from treadle.integrations.django.job_store import store_of
+    from treadle.integrations.django.database_app import store_of
 
     return store_of(alias).app
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
         return TreadleTask
     if name == "app":
-        from treadle.integrations.django.job_store import first_alias
+        from treadle.integrations.django.database_app import first_alias
 
         return app_of(first_alias())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ from django.urls import path, reverse
 from treadle.app.core import AppCore
 from treadle.core.errors import BadOption, StorageError, TreadleError, UnknownJob
 from treadle.integrations.django import admin_pages
-from treadle.integrations.django.job_store import first_alias, store_of
+from treadle.integrations.django.database_app import first_alias, store_of
 from treadle.integrations.django.loading import prepare
 from treadle.integrations.django.models import Job, Schedule
 from treadle.integrations.django.reading import copy_of_test, in_test_case

@@ -20,11 +20,11 @@ class TreadleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from treadle.integrations.django import checks, job_store, tables
+        from treadle.integrations.django import checks, database_app, tables
 
         checks.register_all()
-        os.environ.setdefault(PROGRAM, _program(job_store.places()))
-        connection_created.connect(job_store.follow, dispatch_uid="treadle.follow")
+        os.environ.setdefault(PROGRAM, _program(database_app.places()))
+        connection_created.connect(database_app.follow, dispatch_uid="treadle.follow")
         post_migrate.connect(tables.after_migrate, sender=self, dispatch_uid="treadle.tables")
         post_migrate.connect(tables.for_copies, dispatch_uid="treadle.copies")
 

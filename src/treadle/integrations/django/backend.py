@@ -23,7 +23,7 @@ from treadle.integrations.django.compat import (
     task_enqueued,
 )
 from treadle.integrations.django.connections import is_in_transaction, tests_of
-from treadle.integrations.django.job_store import JobStore, connection_of, store_for
+from treadle.integrations.django.database_app import DatabaseApp, connection_of, store_for
 from treadle.integrations.django.joining import in_test_memory
 from treadle.integrations.django.known_tasks import Known, constants_of
 from treadle.integrations.django.reading import read
@@ -114,7 +114,7 @@ class TreadleBackend(BaseTaskBackend):
         self.treadle = options.read(alias, self.options)
 
     @property
-    def store(self) -> JobStore:
+    def store(self) -> DatabaseApp:
         return store_for(self.treadle)
 
     @property
@@ -191,7 +191,7 @@ class TreadleBackend(BaseTaskBackend):
         task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 
-    def _after_commit(self, store: JobStore, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _after_commit(self, store: DatabaseApp, task: Any, spec: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Store the job when the transaction has committed. Until then its result is not known anywhere else."""
         result = results.fresh(Record(job=spec.new, version=0, state=State.READY), self.alias, task, args, kwargs)
         object.__setattr__(result, "enqueued_at", None)
@@ -218,7 +218,7 @@ class AfterCommit:
     """Stores a job when the transaction has committed. In a `TestCase`, which never commits, `run_due` calls it. It may
     be called again, for example by captureOnCommitCallbacks."""
 
-    def __init__(self, backend: TreadleBackend, store: JobStore, spec: JobSpec[Any], result: Any) -> None:
+    def __init__(self, backend: TreadleBackend, store: DatabaseApp, spec: JobSpec[Any], result: Any) -> None:
         self._backend, self._store, self._spec, self._result = backend, store, spec, result
         self._stored_in: tuple[Any, ...] | None = None  # the blocks of the test in which it was stored
 
@@ -235,7 +235,7 @@ class AfterCommit:
             task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)
 
 
-def _stored_within(store: JobStore, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
+def _stored_within(store: DatabaseApp, spec: JobSpec[Any], connection: Any) -> tuple[Record, bool]:
     """Store the job in the caller's transaction -> the row, and whether it is new."""
     core = store.app._core
     with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
@@ -243,7 +243,7 @@ def _stored_within(store: JobStore, spec: JobSpec[Any], connection: Any) -> tupl
     return row_and_created
 
 
-def _stored_at_once(store: JobStore, spec: JobSpec[Any]) -> tuple[Record, bool]:
+def _stored_at_once(store: DatabaseApp, spec: JobSpec[Any]) -> tuple[Record, bool]:
     """Store the job now -> the row, and whether it is new. Raises BadSession inside a transaction on SQLite.
 
     Outside of a transaction it is stored over Django's connection, inside of one over a connection of Treadle's own. A

@@ -14,7 +14,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from treadle.core.errors import StorageError, TreadleError
 from treadle.integrations.django import database, schedules
-from treadle.integrations.django.job_store import stores
+from treadle.integrations.django.database_app import stores
 from treadle.integrations.django.options import BackendOptions
 from treadle.integrations.django.reading import in_outbox, read
 from treadle.storage import connect

@@ -15,7 +15,7 @@ from treadle.app import App
 from treadle.core.errors import StorageError
 from treadle.core.events import Event
 from treadle.integrations.django import known_tasks, schedules
-from treadle.integrations.django.job_store import JobStore, store_of
+from treadle.integrations.django.database_app import DatabaseApp, store_of
 from treadle.integrations.django.known_tasks import constants_of
 
 log = logging.getLogger("treadle")
@@ -42,7 +42,7 @@ def prepare(alias: str) -> App:
 class Strangers:
     """Looks for tasks that stored jobs name and this process has not imported, while a worker runs."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: DatabaseApp) -> None:
         self._store = store
         self._unknown: set[str] = set()  # logged already
 

@@ -11,12 +11,12 @@ from django.db import transaction
 from treadle.app import App
 from treadle.core.model import Record
 from treadle.integrations.django.connections import tests_of
-from treadle.integrations.django.job_store import JobStore, connection_of
+from treadle.integrations.django.database_app import DatabaseApp, connection_of
 from treadle.integrations.django.joining import in_test_memory
 from treadle.storage import Carried, Chunk, MemoryStorage, MoveState, at_once
 
 
-def read(store: JobStore, id: str) -> Record | None:
+def read(store: DatabaseApp, id: str) -> Record | None:
     """The row of a job; within the caller's transaction if the jobs are in its database, so that it sees the jobs that
     it has stored itself."""
     core = store.app._core
@@ -31,19 +31,19 @@ def read(store: JobStore, id: str) -> Record | None:
     return row
 
 
-def in_outbox(store: JobStore, id: str) -> Record | None:
+def in_outbox(store: DatabaseApp, id: str) -> Record | None:
     """The row of a job that is not delivered yet."""
     with transaction.atomic(using=store.outbox):
         [row] = at_once(store.app._core.bound(connection_of(store)).get([id]))
     return row
 
 
-def in_test_case(store: JobStore) -> bool:
+def in_test_case(store: DatabaseApp) -> bool:
     """Whether this thread is in the transaction of a `TestCase`, whose jobs no other connection can see."""
     return store.database is not None and bool(tests_of(connection_of(store)))
 
 
-def copy_of_test(store: JobStore) -> App:
+def copy_of_test(store: DatabaseApp) -> App:
     """An App with a copy of the jobs that this connection sees: it is in a `TestCase`, or the only one to a database in
     memory. Changes of it change the copy only."""
     connection = connection_of(store)

@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 
 from treadle.core.errors import BadArgument, BadOption, TooLarge
 from treadle.integrations.django.compat import InvalidTask
-from treadle.integrations.django.job_store import first_alias, store_of, treadle_aliases
+from treadle.integrations.django.database_app import first_alias, store_of, treadle_aliases
 from treadle.integrations.django.known_tasks import Store, constants_of, is_task
 from treadle.policy import cron as crons
 from treadle.scheduling import ticker

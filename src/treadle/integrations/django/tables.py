@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from treadle.integrations.django.database import is_in_memory
-from treadle.integrations.django.job_store import JobStore, in_tests, stores
+from treadle.integrations.django.database_app import DatabaseApp, in_tests, stores
 from treadle.outbox import Outbox
 from treadle.storage import connect, tables
 
@@ -40,7 +40,7 @@ def after_migrate(using: str, verbosity: int = 1, **kwargs: Any) -> None:
             _empty(store, connections[using])
 
 
-def _make(store: JobStore, using: str, verbosity: int) -> None:
+def _make(store: DatabaseApp, using: str, verbosity: int) -> None:
     if is_in_memory(connections[using]):
         store.app  # noqa: B018 - makes or follows the storage
         if store.memory is not None:
@@ -70,7 +70,7 @@ def for_copies(using: str, **kwargs: Any) -> None:
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _empty(store: JobStore, connection: Any) -> None:
+def _empty(store: DatabaseApp, connection: Any) -> None:
     """Delete the rows, as `flush` does with those of Django's models."""
     quote = connection.ops.quote_name
     if store.outbox is not None:

@@ -39,7 +39,7 @@ from treadle.integrations.django import results
 from treadle.integrations.django.backend import AfterCommit, TreadleBackend
 from treadle.integrations.django.compat import task_enqueued
 from treadle.integrations.django.connections import borrowed, open_savepoints, tests_of
-from treadle.integrations.django.job_store import JobStore, connection_of
+from treadle.integrations.django.database_app import DatabaseApp, connection_of
 from treadle.integrations.django.joining import in_test_memory
 from treadle.integrations.django.reading import in_outbox, read
 from treadle.integrations.django.signals import send_finished
@@ -62,7 +62,7 @@ class Enqueued(NamedTuple):
     tests   the blocks of the TestCase in which it was enqueued: that of the class, and that of the test
     """
 
-    store: JobStore
+    store: DatabaseApp
     id: str
     alias: str | None
     tests: tuple[Any, ...]
@@ -166,7 +166,7 @@ def _found(job: Enqueued) -> tuple[Record | None, bool]:
     return row, row is not None and _is_due(store, row)
 
 
-def _deliver(store: JobStore, id: str) -> Record | None:
+def _deliver(store: DatabaseApp, id: str) -> Record | None:
     """Deliver a job of the outbox, as a relay does after the commit -> None, or its row if it must stay there: it is
     for later, or waits for a job that is not delivered."""
     core = store.app._core
@@ -184,11 +184,11 @@ def _deliver(store: JobStore, id: str) -> Record | None:
     return held
 
 
-async def _enqueue(store: JobStore, jobs: Sequence[NewJob]) -> None:
+async def _enqueue(store: DatabaseApp, jobs: Sequence[NewJob]) -> None:
     await (await store.app._core.opened()).enqueue(jobs)
 
 
-def _is_due(store: JobStore, row: Record) -> bool:
+def _is_due(store: DatabaseApp, row: Record) -> bool:
     if row.state is not State.READY or row.job.task not in store.app.tasks:
         return False
     return row.due_at is None or row.queue_position is not None or row.due_at <= store.app._core.now()
@@ -221,7 +221,7 @@ def _run(job: Enqueued, row: Record) -> BaseException | None:
     return error
 
 
-def _settle(store: JobStore, ended: Outcome) -> None:
+def _settle(store: DatabaseApp, ended: Outcome) -> None:
     if store.database is None:
         [answer] = store.app.sync.call(_settled(store, ended))
     else:
@@ -231,11 +231,11 @@ def _settle(store: JobStore, ended: Outcome) -> None:
     assert answer.status == "applied", f"the outcome of {ended.id} was not stored: {answer.reason}"
 
 
-async def _settled(store: JobStore, ended: Outcome) -> list[Settled]:
+async def _settled(store: DatabaseApp, ended: Outcome) -> list[Settled]:
     return await (await store.app._core.opened()).settle([ended])
 
 
-def _tell(store: JobStore, id: str, error: BaseException | None) -> None:
+def _tell(store: DatabaseApp, id: str, error: BaseException | None) -> None:
     row = read(store, id)
     if row is not None and row.state.final and row.job.task in store.tasks:
         result = results.result_of(row, store, store.tasks[row.job.task].task.backend)

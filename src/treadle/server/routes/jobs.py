@@ -314,14 +314,7 @@ class JobRoutes:
 
 def _shown(history: JobHistory, redaction: Redaction) -> JobHistory:
     """The history without secrets."""
-    attempts = [
-        replace(
-            attempt,
-            error=redaction.error(attempt.error),
-            logs=tuple(replace(line, text=redaction.text(line.text)) for line in attempt.logs),
-        )
-        for attempt in history.attempts
-    ]
+    attempts = [replace(attempt, error=redaction.error(attempt.error)) for attempt in history.attempts]
     return replace(
         history,
         attempts=tuple(attempts),

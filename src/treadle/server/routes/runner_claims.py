@@ -22,7 +22,7 @@ from treadle.durable import open_children_of
 from treadle.policy import judge
 from treadle.policy.cleanups import cleanup_id, ends_alone, nothing_to_do
 from treadle.policy.parts import is_part, step_of
-from treadle.server import runner_reports
+from treadle.server import runner_outcomes
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.longpoll import LongPoll
@@ -94,7 +94,7 @@ class RunnerClaims:
             if not cleaning and not any(row.lost or row.function_done for row in claimed.records):
                 return claimed
             running = [row for row in claimed.records if not row.function_done and row not in cleaning]
-            ended = runner_reports.lost_too_often(running, self._app.retry, max_lost)
+            ended = runner_outcomes.lost_too_often(running, self._app.retry, max_lost)
             ended += [await self._cleaned(row) for row in cleaning]
             ended += [await self._ender().end(row, max_lost) for row in claimed.records if row.function_done]
             await self._app.storage.settle(ended)

@@ -27,7 +27,7 @@ from treadle.core.ranges import (
     check_query,
 )
 from treadle.policy import judge
-from treadle.server import runner_reports
+from treadle.server import runner_outcomes
 from treadle.server.auth import rights
 from treadle.server.auth.tokens import Token
 from treadle.server.errors import Refused
@@ -35,7 +35,6 @@ from treadle.server.incoming_rows import IncomingRows
 from treadle.server.longpoll import LongPoll
 from treadle.server.middleware import for_everybody, unchanged
 from treadle.server.operation import Call, Operation
-from treadle.server.protocol_acts import ProtocolAct, ProtocolActs
 from treadle.server.routes.runner_claims import RunnerClaims, placed
 from treadle.server.routes.shown import one_queue
 from treadle.server.row_checks import MOST_CHANGES, MOST_ROWS, at_most_in_call, check_claim
@@ -43,7 +42,9 @@ from treadle.server.runner_metrics import RunnerMetrics
 from treadle.server.runner_steps import RunnerSteps
 from treadle.server.settings import Settings
 from treadle.server.step_messages import StepCall, StepResult
+from treadle.server.stream_messages import StreamWrite, StreamWritten
 from treadle.server.time_slices import TimeSlices, in_parts, in_turns
+from treadle.server.worker_protocol_audit import ProtocolAct, ProtocolActs
 from treadle.storage import among, fused, mark_of, messages, whole
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class WorkerProtocol:
         body, token = call.body, call.token
         turns = TimeSlices()
         at_most_in_call("outcomes", len(body.outcomes), MOST_ROWS)
-        is_open = await in_turns(runner_reports.check, body.outcomes)
+        is_open = await in_turns(runner_outcomes.check, body.outcomes)
         open_ones = [report.id for report, needs_judging in zip(body.outcomes, is_open, strict=True) if needs_judging]
         rows = {row.id: row for row in await self._app.storage.get(open_ones) if row is not None} if open_ones else {}
         outcomes: list[Outcome] = []
@@ -142,10 +143,12 @@ class WorkerProtocol:
                 outcomes.append(report.outcome())
             elif (row := rows.get(report.id)) is not None:
                 max_lost, now = defaults.MAX_LOST, self._app.now()
-                ready = await runner_reports.prepared(report, row, self._app.client.prepared)
+                ready = await runner_outcomes.prepared(report, row, self._app.client.prepared)
                 chance, most = self._app.random(), self._app.sizes.result
-                outcomes.append(runner_reports.judged(ready, row, self._app.retry, max_lost, now, chance, most))
+                outcome = runner_outcomes.judged(ready, row, self._app.retry, max_lost, now, chance, most)
+                outcomes.append(runner_outcomes.with_spent(outcome, report, row))
         allowed, refused, of_operators = await self._checked(token, outcomes)
+        await self._steps.complete(token, rows, allowed)
         async with self._acts.recorded(call, await self._acts.of_outcomes(allowed, of_operators)):
             answers = list(among(refused, await self._settled(allowed)))
         await self._end_refused(token, rows, outcomes, answers)
@@ -163,7 +166,7 @@ class WorkerProtocol:
         stored."""
         now = self._app.now()
         ends = [
-            runner_reports.refused(outcome, answer.reason or "refused", rows[outcome.id], now)
+            runner_outcomes.refused(outcome, answer.reason or "refused", rows[outcome.id], now)
             for outcome, answer in zip(outcomes, answers, strict=True)
             if answer.status == "refused" and not answer.again and outcome.id in rows and judge.has_returned(outcome)
         ]
@@ -197,6 +200,11 @@ class WorkerProtocol:
         Its outcome is in the history of the job when this answers, and is the same in every run.
         """
         return await self._steps.take(call.token, call.body)
+
+    @Operation("POST /v1/work/stream", tag="work", scope="work", most=None, bare=True)
+    async def stream(self, call: Call[StreamWrite, messages.Nothing]) -> StreamWritten:
+        """Add chunks to a stream of a job that the runner holds."""
+        return await self._steps.write(call.token, call.body)
 
     @Operation("POST /v1/work/settle_claim", tag="work", scope="work", most=None, bare=True)
     async def settle_claim(self, call: Call[messages.SettleClaim, messages.Nothing]) -> messages.SettledClaimed:
@@ -343,7 +351,7 @@ class WorkerProtocol:
         """The outcomes limited to the rights of the token, the refused ones by their index, and the ids of those that
         only an operator may store."""
         at_most_in_call("outcomes", len(outcomes), MOST_ROWS)
-        await runner_reports.check_ids(outcomes)
+        await runner_outcomes.check_ids(outcomes)
         odd, of_operators = await self._gate.outcomes(token, outcomes)
         may: list[Outcome] = []
         turns = TimeSlices()

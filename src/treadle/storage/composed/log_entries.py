@@ -18,7 +18,7 @@ from treadle.core.query_model import MetricsRow
 from treadle.storage.messages import LimitChanges, SetRule
 from treadle.storage.transfer import Chunk, MoveState
 
-RULES: Final = 9
+RULES: Final = 10
 
 # --- one op for each call of the contract that changes rows: `tag` and the names of the fields are stored
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from treadle.core.limit_model import Limit
 from treadle.core.model import Record
-from treadle.storage.admission import Admission, keeps_slots, opens_behind, rule_for
+from treadle.storage.admission import Admission, Costs, keeps_slots, opens_behind, rule_for, settle_bucket
 from treadle.storage.machine.rows import Rows, Steps
 from treadle.storage.row_rules import costs, first_moment
 
@@ -22,6 +22,22 @@ def kept(rules: Mapping[str, Limit], row: Record) -> list[str]:
     if row.started_at is None or row.state.final or not rules:
         return []
     return [key for key, _ in costs(row.job) if keeps_slots(rules, key)]
+
+
+def settle_costs(rows: Rows, row: Record, spent: Costs) -> None:
+    """Let rates count the real costs of the run that ends, in place of those that its claim reserved. The moment of the
+    start identifies it: starts of one moment are recorded together, and what is replaced is a part of their sum."""
+    if row.worker is None or row.started_at is None or row.function_done:
+        return  # no run of its function ends
+    reserved = dict(row.job.limits)
+    for key, cost in dict(spent).items():
+        if key not in reserved:
+            continue
+        rule = rule_for(rows.rules, key)
+        if rule is None or rule.rate is None or rule.how == "window":
+            rows.settle_start(key, row.started_at, reserved[key], cost)
+        elif settle_bucket(rule, usage := rows.used(key), row.started_at, (reserved[key], cost), rows.now):
+            rows.save_usage(key, usage)
 
 
 def unblock_limits(rows: Rows, row: Record) -> None:

@@ -143,7 +143,11 @@ class Rows(QueueEnds, Protocol):
     def used(self, key: str) -> Usage: ...
 
     def save_usage(self, key: str, usage: Usage) -> None:
-        """Store the starts or tokens of a rate after a claim."""
+        """Store the starts or tokens of a rate after a claim, or the tokens of a bucket after a settle."""
+
+    def settle_start(self, key: str, at: float, reserved: int, spent: int) -> None:
+        """Replace a part of the cost that is recorded for the starts of a moment (`admission.settled_start`). Nothing
+        happens if none is recorded."""
 
     def queues_of(self, ids: Sequence[str]) -> list[str]:
         """The queues of the jobs that exist, in this order."""

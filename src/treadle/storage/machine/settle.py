@@ -10,7 +10,7 @@ from treadle.core.errors import UnknownUpstream
 from treadle.core.model import APPLIED, ASKED, PAUSED, SUPERSEDED, LeaseRenewal, Outcome, Record, Settled, State
 from treadle.storage.admission import rule_for, slots_fit
 from treadle.storage.machine.endings import count_endings, end_job, wait_for_upstreams
-from treadle.storage.machine.limits import kept, unblock_limits
+from treadle.storage.machine.limits import kept, settle_costs, unblock_limits
 from treadle.storage.machine.plan import StorePlan, plan
 from treadle.storage.machine.queueing import queue_job, schedule_job
 from treadle.storage.machine.reopen import remember, settle_ended
@@ -55,6 +55,8 @@ def settle(rows: Rows, out: Outcome) -> Steps[Settled]:
         return Settled("refused", str(error))
     if row.state is State.RUNNING and row.worker is not None and out.reason in (ASKED, SUPERSEDED, PAUSED):
         rows.topics.add(f"worker:{row.worker.rpartition('#')[0] or row.worker}")
+    if out.spent:
+        settle_costs(rows, row, out.spent)
     if out.state.final:
         row = replace(
             _with(rows, row, out), version=row.version, worker=row.worker if row.state is State.RUNNING else None

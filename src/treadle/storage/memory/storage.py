@@ -243,7 +243,8 @@ class MemoryStorage:
         return [rows.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        page = queries.find(list(self._jobs.values()), query)
+        label = query.label
+        page = queries.find([row for row in self._jobs.values() if label is None or label in row.job.labels], query)
         complete = self._tables.whole if query.whole else self._tables.listed
         return replace(page, records=tuple(complete(page.records)))
 
@@ -282,7 +283,7 @@ class MemoryStorage:
         blocked_on = {key: sum(map(len, queues.values())) for key, queues in tables.aside.items()}
         used = {key: tables.used(key).used for key in list(tables.started)}
         rates = {
-            key: rate_use(rule, usage, now)
+            key: (*rate_use(rule, usage, now), tables.opens.get(key))
             for key, usage in tables.rates.items()
             if (rule := rule_for(tables.rules, key)) is not None
         }

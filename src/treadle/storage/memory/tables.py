@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from treadle.core.limit_model import Limit, LimitFacts
 from treadle.core.model import OURS, NewJob, Record, State
 from treadle.core.query_model import Kind
-from treadle.storage.admission import Asker, Usage, is_over, keeps_slots, rule_for
+from treadle.storage.admission import Asker, Usage, is_over, keeps_slots, rule_for, settled_start
 from treadle.storage.bounds import WAITING, Candidate, bounds_of, may_shed
 from treadle.storage.limit_facts import acting, is_empty
 from treadle.storage.machine.rows import Dependent
@@ -343,6 +343,12 @@ class Tables:
 
     def save_usage(self, key: str, usage: Usage) -> None:
         """Does nothing: `used` returned the stored object."""
+
+    def settle_start(self, key: str, at: float, reserved: int, spent: int) -> None:
+        starts = self.rates[key].starts if key in self.rates else []
+        spot = bisect_left(starts, (at, 0))
+        if spot < len(starts) and starts[spot][0] == at:
+            starts[spot] = at, settled_start(starts[spot][1], reserved, spent)
 
     def drop_unused(self, now: float) -> None:
         """Forget the rates that no longer affect anything, and every empty index."""

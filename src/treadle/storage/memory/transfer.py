@@ -34,7 +34,7 @@ def unload(tables: Tables, cursor: str | None, limit: int) -> Chunk:
     if cursor is not None:
         return Chunk(jobs, cursor=str(start + len(rows)) if more else None)
     rates = tuple(
-        Rate(key, tuple(usage.starts), usage.tokens, usage.at)
+        Rate(key, tuple(usage.starts), usage.tokens, usage.at, usage.since)
         for key, usage in tables.rates.items()
         if usage.starts or usage.tokens is not None
     )
@@ -46,7 +46,7 @@ def load(tables: Tables, chunk: Chunk) -> None:
         tables.set_facts(facts)
     for rate in chunk.rates:
         usage = tables.rates.setdefault(rate.key, Usage())
-        usage.starts, usage.tokens, usage.at = list(rate.starts), rate.tokens, rate.at
+        usage.starts, usage.tokens, usage.at, usage.since = list(rate.starts), rate.tokens, rate.at, rate.since
     for job in chunk.jobs:
         id, key = job.record.job.id, job.record.job.key
         if id in tables.jobs:

@@ -19,7 +19,7 @@ from treadle.blobs import Objects, digest_of
 from treadle.core import ids
 from treadle.core.errors import UNREADABLE
 from treadle.core.long_numbers import has_long_number
-from treadle.core.model import ACT, MAILBOX, ROUND, LeaseRenewal, NewJob, Outcome, Pairs, Record
+from treadle.core.model import ACT, MAILBOX, ROUND, STREAM, LeaseRenewal, NewJob, Outcome, Pairs, Record
 from treadle.core.ranges import OWN
 from treadle.core.stored_text import BLOB, FORMS, SEALED, Offloaded, as_text, offloaded, sealed
 from treadle.serialization import Keys, UnknownKey
@@ -28,6 +28,7 @@ from treadle.storage.row_rules import OWN_ID
 OFFLOAD: Final = 64 * 2**10  # bytes; a row of this size costs each storage less than a request to a blob store
 AT_ONCE: Final = 8  # objects of one call that are read or written concurrently
 SIGNAL, ANSWER = f"{OWN_ID}signal:", f"{OWN_ID}answer:"
+APPROVAL, PAGE = f"{OWN_ID}approval:", f"{OWN_ID}page:"
 # checkpoints that all processes read, with or without keys
 _NAMES: Final = ("plan", "of", "unread", "misfit", "lost", "death", "pause", "fork", "version", "turn")
 PLAIN: Final = frozenset({ACT, ROUND, *(f"{OWN_ID}{name}" for name in _NAMES)})
@@ -51,13 +52,13 @@ def owner_of(name: str) -> tuple[str, str] | None:
 
 def is_own_job(job: NewJob) -> bool:
     """Whether this is one of Treadle's own rows, whose payload servers read: schedules, flows, once-locks. That of a
-    message is the user's."""
-    return job.task.startswith(OWN) or (not job.task and not job.id.startswith(SIGNAL))
+    message is the user's, and what a request for approval shows."""
+    return job.task.startswith(OWN) or (not job.task and not job.id.startswith((SIGNAL, APPROVAL)))
 
 
 def is_own_id(id: str) -> bool:
-    """Whether the outcome of this row is Treadle's own; messages and answers are the user's."""
-    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith((SIGNAL, ANSWER))
+    """Whether the outcome of this row is Treadle's own; messages, answers and pages of streams are the user's."""
+    return ids.is_derived(id) and ids.stem(id) is None and not id.startswith((SIGNAL, ANSWER, PAGE))
 
 
 class Texts:
@@ -132,7 +133,7 @@ class Texts:
                 (
                     name,
                     text
-                    if name in PLAIN or name.startswith(MAILBOX)
+                    if name in PLAIN or name.startswith((MAILBOX, STREAM))
                     else await self._stored(text, id, f"checkpoint:{name}"),
                 )
                 for name, text in pairs

@@ -39,7 +39,7 @@ _METRICS: Final = (
     "SELECT at, span, source, encode(data, 'hex') FROM {schema}.metrics "
     "WHERE at < %s::float8 AND at + span > %s::float8 ORDER BY at, span, source"
 )
-_GATES: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
+_GATES: Final = "SELECT key, tokens, at, opens FROM {schema}.gate WHERE spent > 0 OR tokens IS NOT NULL"
 _COUNTS: Final = """
 SELECT a.queue, a.task, a.kind, sum(a.jobs)::bigint FROM (
     SELECT queue, task, kind, jobs FROM {schema}.job_count
@@ -117,18 +117,18 @@ class LookRunner(Caller):
         return float(now if now is not None else (await self.run(_NOW, []))[0][0])
 
     async def _rates(self, now: Any) -> list[Row]:
-        """The rates of a look: limit, starts that are left, the next start."""
+        """The rates of a look: limit, starts that are left, the next start, that of a blocked job."""
         moment = await self._moment(now)
         rules = orders.acting_rules(await queries.limit_facts(self))
         starts: dict[str, list[tuple[float, int]]] = {}
         for key, started_at, cost in await self.run(STARTS, []):
             starts.setdefault(key, []).append((started_at, cost))
         rows = []
-        for key, tokens, started_at in await self.run(_GATES, []):
+        for key, tokens, started_at, opens in await self.run(_GATES, []):
             rule = rule_for(rules, unescaped(key))
             if rule is not None and rule.rate:
                 usage = Usage(starts=starts.get(key, []), tokens=tokens, at=started_at or 0.0)
-                rows.append((key, level(rule, usage, moment), opens_at(rule, usage, 1, moment)))
+                rows.append((key, level(rule, usage, moment), opens_at(rule, usage, 1, moment), opens))
         return rows
 
     async def _look(self, now: Any) -> list[Row]:

@@ -52,7 +52,7 @@ class _Look(Struct, array_like=True):
     workers: list[tuple[str, float]]
     facts: list[Fact]
     uses: list[tuple[str, int, int]]
-    rates: list[tuple[str, float, float | None]]
+    rates: list[tuple[str, float, float | None, float | None]]
 
     def kept(self) -> KeptCounts:
         rows = [(unescaped(queue), unescaped(task), unescaped(kind), jobs) for queue, task, kind, jobs in self.counts]
@@ -127,10 +127,10 @@ def _uses(
         rule = rule_for(rules, key)
         used[key] += int(held if rule is not None and rule.hold == "ended" else live)
     remaining = {}
-    for name, starts, opens in rates:
+    for name, starts, next_start, opens in rates:
         rule = rule_for(rules, unescaped(name))
         if rule is not None:
-            remaining[unescaped(name)] = counted_starts(rule, starts), opens
+            remaining[unescaped(name)] = counted_starts(rule, starts), next_start, opens
     return queries.limit_uses(facts, used, blocked, remaining)
 
 

@@ -142,6 +142,7 @@ def _words(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
                 "after": out.after,
                 "followups": [job_words(new) for new in to_store(out.followups)],
                 "reach": out.reach or None,
+                "spent": out.spent or None,
             }
         rows.append(row)
     rows.sort(key=itemgetter("id"))

@@ -48,7 +48,7 @@ FROM (
 ) AS j ORDER BY j.id LIMIT %s
 """
 STARTS: Final = "SELECT key, at, cost FROM {schema}.start ORDER BY key, at"
-BUCKETS: Final = "SELECT key, tokens, at FROM {schema}.gate WHERE tokens IS NOT NULL"
+BUCKETS: Final = "SELECT key, tokens, at, coalesce(since, 0) FROM {schema}.gate WHERE tokens IS NOT NULL"
 
 
 async def read_mark(run: Runner) -> MoveState | None:
@@ -100,7 +100,7 @@ async def _rates(run: Runner) -> tuple[Rate, ...]:
     starts, buckets = await run.run(STARTS, []), await run.run(BUCKETS, [])
     return rates_of(
         ((unescaped(key), started_at, cost) for key, started_at, cost in starts),
-        ((unescaped(key), tokens, filled_at) for key, tokens, filled_at in buckets),
+        ((unescaped(key), *bucket) for key, *bucket in buckets),
     )
 
 

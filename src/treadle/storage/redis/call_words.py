@@ -84,7 +84,7 @@ def outcome_bytes(out: Outcome) -> bytes:
             )
         keep = NONE if out.keep is None else out.keep
         return _ENDING.pack(b"s", NUMBER[out.state], out.version, out.attempt, keep) + tail
-    fields = {
+    fields: dict[str, Any] = {
         "state": NUMBER[out.state],
         "version": out.version,
         "delay": out.delay,
@@ -102,6 +102,8 @@ def outcome_bytes(out: Outcome) -> bytes:
         "keep": out.keep,
         "reach": out.reach,
     }
+    if out.spent:
+        fields["spent"] = out.spent
     return b"f" + encode(fields)
 
 

@@ -17,6 +17,7 @@ from treadle.storage.admission import counted, keeps_slots, rule_for
 from treadle.storage.limit_facts import Fact, gathered
 from treadle.storage.redis.reading import STEP, Reader
 from treadle.storage.redis.rows import decode_presence, decode_rule, moment_of
+from treadle.storage.row_rules import first_moment
 
 Words: TypeAlias = Sequence[bytes]
 Group: TypeAlias = tuple[str, str, Kind]
@@ -158,12 +159,12 @@ async def _rates(db: Reader, rules: dict[str, Limit], keys: Words) -> dict[str, 
     rates = dict[str, queries.RateUse]()
     for start in range(0, len(rated), STEP):
         answer = await db.call("read_rates", *rated[start : start + STEP])
-        for n in range(0, len(answer), 3):
+        for n in range(0, len(answer), 4):
             key = answer[n].decode()
             rule = rule_for(rules, key)
             if rule is not None:
-                opens = float(answer[n + 2]) if answer[n + 2] else None
-                rates[key] = counted(rule, float(answer[n + 1])), opens
+                next_start, opens = (float(answer[n + k]) if answer[n + k] else None for k in (2, 3))
+                rates[key] = counted(rule, float(answer[n + 1])), next_start, opens
     return rates
 
 
@@ -177,13 +178,13 @@ def used(shards: Sequence[Sequence[LimitUse]]) -> tuple[LimitUse, ...]:
     for limit_use in (use for uses in shards for use in uses):
         old = totals.get(limit_use.key)
         if old is not None:
-            opens = [start for start in (old.next_start, limit_use.next_start) if start is not None]
             limit_use = replace(
                 limit_use,
                 used=old.used + limit_use.used,
                 blocked=old.blocked + limit_use.blocked,
                 starts=old.starts + limit_use.starts,
-                next_start=min(opens) if opens else None,
+                next_start=first_moment(old.next_start, limit_use.next_start),
+                opens=first_moment(old.opens, limit_use.opens),
             )
         totals[limit_use.key] = limit_use
     return tuple(totals[key] for key in sorted(totals))

@@ -14,6 +14,7 @@ from treadle.core.model import State
 from treadle.core.query_model import Query
 from treadle.core.ranges import OWN
 from treadle.storage.redis.counts import Sizes
+from treadle.storage.row_rules import OWN_ID
 
 FEW: Final = 5_000  # the most rows that are read and sorted in Python, where no set has the order: 50 ms
 LISTS: Final = 64  # sets that one step merges
@@ -62,6 +63,12 @@ def has_all(kinds: frozenset[str], order: str) -> bool:
     return OTHER not in kinds and (order != "due" or kinds <= _HAVE_DUE)
 
 
+def has_own_label(query: Query) -> bool:
+    """Whether a set of its own lists the unfinished rows with this label, one of Treadle's, in this order."""
+    is_own = query.label is not None and query.label.startswith(OWN_ID)
+    return is_own and query.order in CREATED and bool(query.state) and not any(state.final for state in query.state)
+
+
 def names_of(kinds: Iterable[str], queue: str) -> list[str]:
     """The names of these kinds in one queue, as `glance.lua` reads them."""
     return [f"{kind}:{queue}" for kind in sorted(kinds)]
@@ -72,6 +79,8 @@ def lists_of(query: Query, kinds: frozenset[str], queues: Sequence[str]) -> tupl
     queues with such rows.
 
     A query in the order "queue" reads the lines instead. For the order "started" there is no set."""
+    if has_own_label(query):
+        return (f"label:{query.label}",)
     serves = {"ended": {"failed"}, "due": {"scheduled"}}.get(query.order, {"waiting", "blocked"})
     by_kind = tuple(f"of:{kind}:{queue}" for kind in sorted(kinds) for queue in queues) if kinds <= serves else ()
     if 0 < len(by_kind) <= LISTS:

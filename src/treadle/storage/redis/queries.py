@@ -69,7 +69,8 @@ class Looking(Struct):
         if not self.kinds:
             return self.page_of([])
         total = await self._known_total() if query.count else None
-        few = None if query.limit == 0 and total is not None else await self._few()
+        is_listed = plans.has_own_label(query) or (query.limit == 0 and total is not None)
+        few = None if is_listed else await self._few()
         if few is not None and (few.jobs <= ALL or (query.count and total is None) or not await self._lie_close(few)):
             return self.page_of(await few.read())
         if query.count and total is None:

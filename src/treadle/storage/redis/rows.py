@@ -106,6 +106,7 @@ class _Head(Struct, omit_defaults=True, gc=False):
     reach: tuple[str, ...] = ()
     run_at: float | None = None
     deadline_at: float | None = None
+    own_labels: tuple[str, ...] = ()
 
 
 def _head(job: NewJob, plain: bool) -> bytes:
@@ -140,6 +141,7 @@ def _head(job: NewJob, plain: bool) -> bytes:
             job.reach,
             job.run_at,
             job.deadline_at,
+            tuple([label for label in job.labels if label.startswith(OWN_ID)]),
         )
     )
 
@@ -323,9 +325,10 @@ def moment_of(data: bytes) -> float:
     return moment
 
 
-def doubles(data: bytes) -> tuple[float, float]:
-    """The tokens of a bucket, and when it had them."""
-    return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0]
+def doubles(data: bytes) -> tuple[float, float, float]:
+    """The tokens of a bucket, when it had them, and since when it counts starts."""
+    since = _MADE.unpack_from(data, 16)[0] if len(data) > 16 else 0.0  # an older process stores no third number
+    return _MADE.unpack_from(data)[0], _MADE.unpack_from(data, 8)[0], since
 
 
 _presence = msgspec.msgpack.Decoder(Presence).decode

@@ -109,7 +109,7 @@ async def _rates(db: Reader) -> tuple[Rate, ...]:
         entries = await db.read("ZRANGE", f"starts:{key}", 0, -1, "WITHSCORES")
         starts = tuple((float(entries[k + 1]), int(entries[k].partition(b":")[0])) for k in range(0, len(entries), 2))
         known = rates.get(key, Rate(key))
-        rates[key] = Rate(key, starts, known.tokens, known.at)
+        rates[key] = Rate(key, starts, known.tokens, known.at, known.since)
     return tuple(rates.values())
 
 
@@ -138,7 +138,7 @@ def _rate(rate: Rate) -> tuple[str, bytes]:
     sums = Counter[float]()
     for moment, cost in rate.starts:
         sums[moment] += cost
-    return rate.key, encode((list(sums.items()), False if rate.tokens is None else rate.tokens, rate.at))
+    return rate.key, encode((list(sums.items()), False if rate.tokens is None else rate.tokens, rate.at, rate.since))
 
 
 def _job(carried: Carried) -> tuple[Any, ...]:

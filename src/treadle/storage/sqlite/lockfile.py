@@ -1,9 +1,9 @@
 """The lock file next to the database: a process takes its lock before each write transaction.
 
 With SQLite's lock alone, two busy processes share the writes 11 to 89, and one of them waits half a second (measured).
-So the lock only orders the writers; SQLite's write lock protects the file. A process that does not get the lock within
-PATIENCE writes without it, because its holder may be stopped, or may wait for the GIL. A writer may leave notes in the
-file for the next ones (waiting_workers.py).
+So the lock only orders the writers; SQLite's write lock protects the file. A process that waits for PATIENCE, while no
+other one releases the lock, writes without it: its holder may be stopped, or may wait for the GIL. A writer may leave
+notes in the file for the next ones (waiting_workers.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sqlite3
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +24,7 @@ from treadle.core import clock
 from treadle.core.errors import Locked, StorageUnavailable
 from treadle.core.private_files import FILE, share
 from treadle.storage.sqlite.lock_holders import holder_of, writer_of
+from treadle.storage.sqlite.lock_waiter import LockWaiter
 
 if sys.platform == "win32":
     import msvcrt
@@ -31,10 +33,13 @@ else:
 
 
 WAIT: Final = 10.0  # s to wait for other writers, then Locked
-PATIENCE: Final = 0.2  # s to wait for the lock: longer than the transactions of some busy processes take
+PATIENCE: Final = 0.2  # s to wait for one holder of the lock: longer than the transactions of a busy process take
 PAUSE: Final = 0.002  # s between two attempts to begin a transaction
+SLICE: Final = 0.05  # s between two looks whether the lock is still wanted
 READERS: Final = struct.Struct("<dd")
 READERS_AT: Final = 2**17  # offset in the file, after everything that `set_note` may write
+TURNS: Final = struct.Struct("<Q")
+TURNS_AT: Final = READERS_AT + READERS.size
 
 
 class LockFile:
@@ -44,8 +49,11 @@ class LockFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_held = self.is_stuck = False  # is_stuck: the last wait for the lock ended without it
+        self.guard = threading.Lock()  # of the descriptor and `is_held`
+        self._waiter: LockWaiter | None = None
+        self._has_waited = False
         with forks.opening:
-            self._fd = self._open()
+            self.fd = self._open()
             forks.register(self)
 
     def _open(self) -> int:
@@ -66,12 +74,16 @@ class LockFile:
             raise StorageUnavailable(f"{problem}: another user may have created it; delete it") from None
 
     def forked(self) -> None:
-        self.close()
+        self.guard = threading.Lock()  # a thread of the parent may have locked it
+        waiter, self._waiter = self._waiter, None
+        for fd in {self.fd, -1 if waiter is None else waiter.blocked_on} - {-1}:
+            os.close(fd)
+        self.fd = -1
 
     def is_in_place(self) -> bool:
         """Whether the path still names the file that is open here."""
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
             return False
 
@@ -79,15 +91,14 @@ class LockFile:
         """Open the file that the path names now. Call this only while the lock is not held through this object."""
         with forks.opening:
             fd = self._open()
-            self.close()
-            self._fd = fd
+            self.close(fd)
 
     if sys.platform == "win32":
 
         def try_lock(self) -> bool:
             try:
-                os.lseek(self._fd, 0, os.SEEK_SET)
-                msvcrt.locking(self._fd, msvcrt.LK_NBLCK, 1)
+                os.lseek(self.fd, 0, os.SEEK_SET)
+                msvcrt.locking(self.fd, msvcrt.LK_NBLCK, 1)
             except OSError:
                 return False
             self.is_held, self.is_stuck = True, False
@@ -97,41 +108,78 @@ class LockFile:
             """Release the lock, if it is held through this object."""
             if self.is_held:
                 self.is_held = False
-                os.lseek(self._fd, 0, os.SEEK_SET)
-                msvcrt.locking(self._fd, msvcrt.LK_UNLCK, 1)
+                os.lseek(self.fd, 0, os.SEEK_SET)
+                msvcrt.locking(self.fd, msvcrt.LK_UNLCK, 1)
+
+        def wait(self, until: float) -> bool:
+            """Nothing can be waited for here: poll."""
+            time.sleep(min(PAUSE, max(0.0, until - clock.monotonic())))
+            return False
+
+        def turns(self) -> int:
+            """Not known here."""
+            return 0
 
     else:
 
         def try_lock(self) -> bool:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            self.is_held, self.is_stuck = True, False
-            return True
+            with self.guard:
+                try:
+                    fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                self.take_over()
+                return True
 
         def unlock(self) -> None:
             """Release the lock, if it is held through this object."""
-            if self.is_held:
-                self.is_held = False
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            with self.guard:
+                if self.is_held:
+                    self.release()
+
+        def wait(self, until: float) -> bool:
+            """Wait until this time of the monotonic clock, in a thread. Returns whether the lock is held."""
+            if self._waiter is None:
+                self._waiter = LockWaiter(self)
+            self._has_waited = True
+            return self._waiter.wait(until)
+
+        def block(self, fd: int) -> None:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+
+        def take_over(self) -> None:
+            self.is_held, self.is_stuck = True, False
+
+        def release(self) -> None:
+            if self._has_waited:  # others wait too
+                self._has_waited = False
+                with contextlib.suppress(OSError):
+                    os.pwrite(self.fd, TURNS.pack(self.turns() + 1), TURNS_AT)
+            self.is_held = False
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+        def turns(self) -> int:
+            """How many processes have waited for the lock and then released it. While this number grows, its holder is
+            not stopped."""
+            note = os.pread(self.fd, TURNS.size, TURNS_AT)
+            return TURNS.unpack(note)[0] if len(note) == TURNS.size else 0
 
     def note(self, most: int) -> bytes:
         """The note that an earlier holder left; b"" on systems without `pread`."""
-        return os.pread(self._fd, most, 0) if hasattr(os, "pread") else b""
+        return os.pread(self.fd, most, 0) if hasattr(os, "pread") else b""
 
     def set_note(self, text: bytes) -> None:
         """Overwrite the note, or the beginning of a longer one. It is not durable. If the disk is full, the note is
         removed."""
         try:
-            os.pwrite(self._fd, text, 0)
+            os.pwrite(self.fd, text, 0)
         except OSError:
-            os.ftruncate(self._fd, 0)
+            os.ftruncate(self.fd, 0)
 
     def patience(self) -> tuple[float, float]:
         """Until when no process waits for readers, and how many seconds that pause lasts. The last holder whose wait
         for readers failed has written both. Zeros: no note."""
-        note = os.pread(self._fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
+        note = os.pread(self.fd, READERS.size, READERS_AT) if hasattr(os, "pread") else b""
         if len(note) < READERS.size:
             return 0.0, 0.0
         until, pause = READERS.unpack(note)
@@ -141,13 +189,18 @@ class LockFile:
         """Leave that note. It is only a hint: if the disk is full, nothing is noted."""
         if hasattr(os, "pwrite"):
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, READERS.pack(until, pause), READERS_AT)
+                os.pwrite(self.fd, READERS.pack(until, pause), READERS_AT)
 
-    def close(self) -> None:
+    def close(self, new: int = -1) -> None:
         """Close the descriptor, which also releases the lock. A second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        with self.guard:
+            fd, self.fd = self.fd, new
+            if self._waiter is not None:
+                self._waiter.leave()
+                if self._waiter.blocked_on == fd:
+                    return
+            if fd >= 0:
+                os.close(fd)
 
 
 def held(lock: LockFile) -> Locked:
@@ -170,12 +223,12 @@ def patiently(lock: LockFile, unwanted: Callable[[], bool] = lambda: False, unti
     """Wait for the lock in a thread. False: not acquired within WAIT seconds (`until`: on the monotonic clock), or
     `unwanted` returned True."""
     until = clock.monotonic() + WAIT if until is None else until
-    pause = 0.0002
     while not lock.try_lock():
-        if clock.monotonic() > until or unwanted():
+        now = clock.monotonic()
+        if now > until or unwanted():
             return False
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.002)
+        if lock.wait(min(until, now + SLICE)):
+            return True
     return True
 
 
@@ -190,12 +243,22 @@ def begin(db: sqlite3.Connection) -> bool:
     return True
 
 
+def _in_turn(lock: LockFile, unwanted: Callable[[], bool], until: float) -> bool:
+    """Wait for the lock for as long as others get it and release it. False: its holder seems to be stopped."""
+    while True:
+        turns, since = lock.turns(), clock.monotonic()
+        if patiently(lock, unwanted, min(since + PATIENCE, until)):
+            return True
+        if turns == lock.turns() or clock.monotonic() > until or unwanted():
+            return False
+
+
 def begin_patiently(lock: LockFile, db: sqlite3.Connection, unwanted: Callable[[], bool] = lambda: False) -> None:
-    """Wait in a thread for the lock, then for the database; at most PATIENCE seconds for the lock, WAIT for both. Try
+    """Wait in a thread for the lock, then for the database; at most PATIENCE seconds for one holder, WAIT for all. Try
     every 2 ms: SQLite's own waiting sleeps up to 100 ms, and a process that tries more often would overtake it."""
     start = clock.monotonic()
     if not (lock.is_held or lock.is_stuck):
-        lock.is_stuck = not patiently(lock, unwanted, start + min(PATIENCE, WAIT))
+        lock.is_stuck = not _in_turn(lock, unwanted, start + WAIT)
     while not begin(db):
         if clock.monotonic() > start + WAIT or unwanted():
             raise held(lock)

@@ -60,12 +60,13 @@ def limits_in_use(db: sqlite3.Connection, now: float, blocked: Mapping[str, int]
 
 
 def _rates(db: sqlite3.Connection, rules: Mapping[str, Limit], now: float) -> dict[str, queries.RateUse]:
-    uses = dict[str, queries.RateUse]()
+    uses, opens = dict[str, queries.RateUse](), dict(db.execute(SQL["openings"]).fetchall())
     for key, tokens, moment in db.execute(SQL["rated"]).fetchall():
         rule = rule_for(rules, key)
         if rule is not None and rule.rate is not None:
             starts = [] if rule.how == "bucket" else db.execute(SQL["window"], (key, rule.per, now)).fetchall()
-            uses[key] = rate_use(rule, Usage(starts=starts, tokens=tokens, at=moment or 0.0), now)
+            usage = Usage(starts=starts, tokens=tokens, at=moment or 0.0)
+            uses[key] = *rate_use(rule, usage, now), opens.get(key)
     return uses
 
 

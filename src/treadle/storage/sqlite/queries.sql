@@ -12,6 +12,9 @@ SELECT key, tokens, at FROM bucket
 UNION ALL
 SELECT DISTINCT key, NULL, NULL FROM start WHERE key NOT IN (SELECT key FROM bucket);
 
+-- name: openings
+SELECT key, at FROM opening;
+
 -- The sum `at + ?2` decides, exactly as in Python. The comparison before it, wider than any rounding error, limits the
 -- read to the end of the index.
 

@@ -107,7 +107,7 @@ def _kind(out: Outcome) -> int:
     """WIN: the most common plain ending, a success with a result or without. END: another ending and nothing else.
     OTHER: the rest. A job of version 0 was never claimed, so it does not run. Text with NUL takes the per-row path:
     SQLite's JSON ends a string there."""
-    if out.followups or out.after or out.checkpoints or out.function_done or out.reach or not out.version:
+    if out.followups or out.after or out.checkpoints or out.function_done or out.reach or out.spent or not out.version:
         return OTHER
     if out.result is not None and "\0" in out.result:
         return OTHER

@@ -59,7 +59,7 @@ ON CONFLICT (key, at) DO UPDATE SET cost = cost + excluded.cost;
 DELETE FROM start WHERE at > ?1;
 
 -- name: back_buckets
-UPDATE bucket SET at = ?1 WHERE at > ?1;
+UPDATE bucket SET at = ?1, since = min(since, ?1) WHERE at > ?1;
 
 -- name: back_openings
 UPDATE opening SET at = ?1 WHERE at > ?1;

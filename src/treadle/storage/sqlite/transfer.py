@@ -93,7 +93,7 @@ def load(unit: UnitOfWork, chunk: Chunk, mark: MoveState) -> Generator[None, Non
     for rate in chunk.rates:
         unit.many(UNIT_SQL["set_start"], [(rate.key, moment, cost) for moment, cost in rate.starts])
         if rate.tokens is not None:
-            unit.ex(UNIT_SQL["set_bucket"], (rate.key, rate.tokens, rate.at))
+            unit.ex(UNIT_SQL["set_bucket"], (rate.key, rate.tokens, rate.at, rate.since))
     metrics.add(unit, chunk.metrics)
     known = unit.stored([carried.record.job.id for carried in chunk.jobs])
     fresh = [carried for carried in chunk.jobs if carried.record.job.id not in known]

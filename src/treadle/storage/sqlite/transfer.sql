@@ -17,7 +17,7 @@ SELECT job, first FROM behind WHERE job IN (SELECT value FROM json_each(?));
 SELECT key, at, cost FROM start ORDER BY key, at;
 
 -- name: all_buckets
-SELECT key, tokens, at FROM bucket;
+SELECT key, tokens, at, since FROM bucket;
 
 -- name: add_edge
 INSERT OR REPLACE INTO edge (up, down, version, open, soft, named) VALUES (?, ?, ?, ?, ?, ?);

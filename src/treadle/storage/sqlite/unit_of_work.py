@@ -336,7 +336,7 @@ class UnitOfWork:
             usage = self._rates[key] = Usage(starts=self.ex(SQL["starts"], (key,)).fetchall())
             bucket = self.ex(SQL["bucket"], (key,)).fetchone()
             if bucket is not None:
-                usage.tokens, usage.at = bucket
+                usage.tokens, usage.at, usage.since = bucket
         until_ended = keeps_slots(self.rules, key)
         usage.used = self.ex(SQL["used" if until_ended else "used_live"], (key,)).fetchone()[0]
         return usage
@@ -345,11 +345,15 @@ class UnitOfWork:
         rule = rule_for(self.rules, key)
         assert rule is not None
         if rule.how == "bucket":
-            self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at))
+            self.ex(SQL["set_bucket"], (key, usage.tokens, usage.at, usage.since))
         else:
             self.ex(SQL["forget_starts"], (key, rule.per, self.now))
             spent = sum(cost for moment, cost in usage.starts if moment == self.now)
             self.ex(SQL["set_start"], (key, self.now, spent))
+
+    def settle_start(self, key: str, at: float, reserved: int, spent: int) -> None:
+        self.ex(SQL["settle_start"], (key, at, reserved, spent))
+        self._rates.pop(key, None)
 
     def blocked_limits(self) -> list[str]:
         return [key for (key,) in self.ex(SQL["blocked_keys"])]

@@ -119,10 +119,13 @@ DELETE FROM start WHERE key = ?1 AND at < ?3 - ?2 + 0.001 AND at + ?2 <= ?3;
 INSERT OR REPLACE INTO start (key, at, cost) VALUES (?, ?, ?);
 
 -- name: bucket
-SELECT tokens, at FROM bucket WHERE key = ?;
+SELECT tokens, at, since FROM bucket WHERE key = ?;
 
 -- name: set_bucket
-INSERT OR REPLACE INTO bucket (key, tokens, at) VALUES (?, ?, ?);
+INSERT OR REPLACE INTO bucket (key, tokens, at, since) VALUES (?, ?, ?, ?);
+
+-- name: settle_start
+UPDATE start SET cost = max(0, cost - ?3) + ?4 WHERE key = ?1 AND at = ?2;
 
 -- name: blocked
 SELECT b.body, j.return_position FROM job j CROSS JOIN body b ON b.seq = j.seq

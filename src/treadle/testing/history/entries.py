@@ -63,7 +63,7 @@ claiming   a worker is about to make the claim `name`; written where claims may 
 answered   that claim has returned
 claimed    the storage has applied a worker's claim of this version; `name` is the claim
 began      a run of this version begins; `facts` are the needs of its task, and the number of failed attempts before
-ended      that run has ended; `how` it ended, and `text`, its encoded value
+ended      that run has ended; `how` it ended, and `text`, its encoded value; `facts` has what it says it spent
 settled    the storage has confirmed the outcome to the worker; `how` is the state
 again      the storage has confirmed that this version runs again, `seconds` after its outcome at the earliest
 step       the function of the step `name` is about to run, in the run of this version
@@ -257,16 +257,18 @@ class Recorder(Middleware):
         needs = {} if known is None else facts_of_needs(known.needs, known.kind != "batch")
         facts = needs | {"attempt": context.record.attempt} if context.record.attempt else needs
         history.add("began", id, version=version, name=context.task, facts=facts)
+        how: How = "left"
+        text: str | None = None
         try:
             value = await proceed()
+            how, text = self._encoded(context.task, value)
         except Exception as error:
-            history.add("ended", id, version=version, how="raised", text=f"{type(error).__name__}: {error}")
+            how, text = "raised", f"{type(error).__name__}: {error}"
             raise
-        except BaseException:
-            history.add("ended", id, version=version, how="left")
-            raise
-        how, text = self._encoded(context.task, value)
-        history.add("ended", id, version=version, how=how, text=text)
+        finally:
+            spent = context._run.spent
+            facts = {} if spent is None else {"spent": spent}
+            history.add("ended", id, version=version, how=how, text=text, facts=facts)
         return value
 
     def _encoded(self, task: str, value: object) -> tuple[How, str | None]:

@@ -110,6 +110,12 @@ class Evidence:
         """When each version was claimed."""
         return {key: entry.at for key, entry in self.claimed.items()}
 
+    @cached_property
+    def spent(self) -> dict[tuple[str, int], dict[str, int]]:
+        """The real costs that each run reports, by limit."""
+        ended = [entry for entry in self.entries if entry.what == "ended" and "spent" in entry.facts]
+        return {(entry.id, entry.version): entry.facts["spent"] for entry in ended}
+
     def call(self, id: str, version: int) -> tuple[float, float]:
         """When the claim of this version was called, at its first try, and when it was answered. Where calls are not
         recorded, both are the moment of the claim: there claims do not overlap."""

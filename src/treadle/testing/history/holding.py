@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -78,22 +80,46 @@ def _whole(it: Evidence, runs: list[tuple[Run, int]]) -> list[tuple[Run, int]]:
     return list(whole.values())
 
 
+class _Start(NamedTuple):
+    """A claim that a rate counts.
+
+    cost     what it reserved
+    least    what counts of it in any case, whatever of its run was stored
+    real     what counts since `stored`, if that is more
+    called   when the claim was called
+    """
+
+    moment: float
+    id: str
+    cost: int
+    least: int
+    real: int
+    stored: float
+    called: float
+
+    def counted(self, called: float) -> int:
+        """The cost that a claim which was called then must have counted."""
+        return max(self.least, self.real) if self.stored < called else self.least
+
+
 def rates(it: Evidence) -> Iterator[Violation]:
-    """No window of a rate has more starts than allowed, and no bucket gives more than it was refilled with. Judged by
-    claim times; skipped if the clock was set."""
+    """No claim starts a job that does not fit into what its rate has left: a window without the starts that count, or a
+    bucket with what it was refilled with. Judged by claim times; skipped if the clock was set."""
     if it.steps_of_clock:
         return
-    rules, starts = _rules(it), dict[str, list[tuple[float, str, int]]]()
-    for (id, _), moment in it.claims.items():
-        row = it.rows.get(id)
+    rules, starts = _rules(it), dict[str, list[_Start]]()
+    stored = {**moments(it.entries, "again"), **moments(it.entries, "settled")}
+    for key, moment in it.claims.items():
+        row, costs = it.rows.get(key[0]), it.spent.get(key, {})
         if row is not None and not row.job.function_done and not row.function_done:
-            for name, cost in _named(it, id):
-                starts.setdefault(name, []).append((moment, id, cost))
+            for name, cost in _named(it, key[0]):
+                real, since = costs.get(name, cost), stored.get(key, inf)
+                start = _Start(moment, key[0], cost, min(cost, real), real, since, it.call(*key)[0])
+                starts.setdefault(name, []).append(start)
     for name, counted in starts.items():
         rule = rule_for(rules, name)
         if rule is not None and rule.rate:
-            most = capacity(rule)  # a cost above the rule counts as the whole rule
-            counted = sorted((moment, id, min(cost, most)) for moment, id, cost in counted)
+            counted.sort(key=lambda start: start.moment)
             broken = next((_too_many if rule.how == "window" else _too_fast)(rule, counted), None)
             if broken is not None:
                 text, *ids = broken
@@ -101,26 +127,30 @@ def rates(it: Evidence) -> Iterator[Violation]:
                 return
 
 
-_Starts = list[tuple[float, str, int]]
+def _too_many(rule: Limit, starts: list[_Start]) -> Iterator[tuple[str, ...]]:
+    """The starts for which there was no room, each with the first job of its window."""
+    window, rate = deque[_Start](), rule.rate or 0
+    for start in starts:
+        while window and start.moment - window[0].moment >= rule.per - EPSILON:
+            window.popleft()
+        # a cost above the rule counts as the whole rule
+        used = sum(min(earlier.counted(start.called), rate) for earlier in window) + min(start.cost, rate)
+        window.append(start)
+        if used > rate:
+            first = window[0]
+            most = f"at most {rate} in {rule.per:g} s are allowed"
+            yield f"{most}, found {used} within {start.moment - first.moment:g} s", first.id, start.id
 
 
-def _too_many(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
-    """The windows with more starts than allowed, each with its first and last job."""
-    each_one = [(moment, id) for moment, id, cost in starts for _ in range(cost)]
-    for (first, one), (last, other) in zip(each_one, each_one[rule.rate or 0 :], strict=False):
-        if last - first < rule.per - EPSILON:
-            most = f"at most {rule.rate} in {rule.per:g} s are allowed"
-            yield f"{most}, found {(rule.rate or 0) + 1} within {last - first:g} s", one, other
-
-
-def _too_fast(rule: Limit, starts: _Starts) -> Iterator[tuple[str, ...]]:
+def _too_fast(rule: Limit, starts: list[_Start]) -> Iterator[tuple[str, ...]]:
     """The jobs that started although even a bucket that was full at the beginning was empty."""
-    speed = (rule.rate or 0) / rule.per
-    tokens, before = float(capacity(rule)), starts[0][0] if starts else 0.0
-    for moment, id, cost in starts:
-        tokens, before = min(capacity(rule), tokens + speed * (moment - before)) - cost, moment
+    speed, most = (rule.rate or 0) / rule.per, capacity(rule)
+    tokens, before = float(most), starts[0].moment if starts else 0.0
+    for start in starts:
+        tokens, before = min(most, tokens + speed * (start.moment - before)) - min(start.cost, most), start.moment
         if tokens < -speed * TOLERANCE - EPSILON:
-            yield f"{id} started {-tokens / speed:g} s before there was a token", id
+            yield f"{start.id} started {-tokens / speed:g} s before there was a token", start.id
+        tokens += min(start.cost, most) - min(start.least, most)  # as if the run had given the rest back at once
 
 
 def slots_left(it: Evidence) -> Iterator[Violation]:

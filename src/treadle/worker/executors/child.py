@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Literal
@@ -37,7 +38,7 @@ from treadle.execution.middleware import close_process, inside_calls
 from treadle.policy import judge
 from treadle.policy.error_text import message_of, text_of
 from treadle.policy.retry import Abort, Defer, RetryAfter
-from treadle.policy.run_log import LogLine
+from treadle.policy.run_log import LogLine, RunLog
 from treadle.worker.executors.child_functions import Places
 from treadle.worker.executors.child_resources import ChildResources
 from treadle.worker.executors.django import close_old_connections
@@ -46,6 +47,7 @@ from treadle.workflow import encode_followups, followups_of
 
 HEAD = struct.Struct(">II")  # bytes of the message (JSON), bytes of the text that follows it (UTF-8)
 NOTES_EVERY = 0.05  # s between two notes sent; the last one goes with the answer
+LINES_AFTER = 0.2  # s after a log line until it is sent with those behind it; the last ones go with the answer
 
 Kind = Literal["other", "defer", "retry", "abort", "argument", "result", "large"]
 
@@ -85,6 +87,18 @@ class Noted(Struct, tag="noted", tag_field="is"):
     note: str
 
 
+class Logged(Struct, tag="logged", tag_field="is"):
+    number: int
+    log: tuple[LogLine, ...]
+
+
+class Spent(Struct, tag="spent", tag_field="is"):
+    """The real costs that the function has reported so far, by limit. Sent at once, as the process may be killed."""
+
+    number: int
+    costs: dict[str, int]
+
+
 class Waits(Struct, tag="waits", tag_field="is"):
     """The function waits for another job."""
 
@@ -119,7 +133,7 @@ class Leave(Struct, tag="leave", tag_field="is"):
     """Close the resources of the app, and exit."""
 
 
-Message = Hello | Ask | Begun | Noted | Waits | Done | Raised | Leave
+Message = Hello | Ask | Begun | Noted | Logged | Spent | Waits | Done | Raised | Leave
 read_message = msgspec.json.Decoder(Message).decode
 
 
@@ -194,6 +208,7 @@ class Child:
                 self._send(Noted(number, run.note or ""))
 
         run = JobRun(ask.record, ask.worker, send_note, child_headers=ask.child_headers, kind="process")
+        run.on_spent = lambda costs: self._send(Spent(number, costs))
         if ask.alone:
             run.on_wait = lambda: self._send(Waits(number))
         enter(run)
@@ -202,13 +217,13 @@ class Child:
         root, capture = logging.getLogger(), LogCapture(ask.capture)
         if not root.handlers and root.level > ask.capture:
             root.setLevel(ask.capture)  # nothing in this process has set up logging
+        lines = SentLines(capture.begin(run), lambda lines: self._send(Logged(number, lines)))
         capture.attach()
-        log = capture.begin(run)
         try:
             answer, text = self._called(ask, payload, run)
         finally:
             capture.detach()
-        return replace(answer, log=tuple(log.lines)), text
+        return replace(answer, log=lines.rest()), text
 
     def _called(self, ask: Ask, payload: str, run: JobRun) -> tuple[Done | Raised, str]:
         number = ask.number
@@ -228,6 +243,33 @@ class Child:
         except BaseException as error:  # also SystemExit: sys.exit() fails the job, not this process
             return raised(error, run.note, number), ""
         return Done(number, run.note), text
+
+
+class SentLines:
+    """Sends the log lines of a run while it runs, from a thread of its own."""
+
+    def __init__(self, run_log: RunLog, send: Callable[[tuple[LogLine, ...]], None]) -> None:
+        self._log, self._send = run_log, send
+        self._sending, self._is_over = threading.Lock(), False
+        run_log.reader = self
+
+    def begun(self) -> None:
+        """Send the lines soon."""
+        timer = threading.Timer(LINES_AFTER, self._flush)
+        timer.daemon = True
+        timer.start()
+
+    def _flush(self) -> None:
+        with self._sending:
+            lines = () if self._is_over else tuple(self._log.take())
+            if lines:
+                self._send(lines)
+
+    def rest(self) -> tuple[LogLine, ...]:
+        """The lines that are left. Nothing is sent afterwards."""
+        with self._sending:
+            self._is_over = True
+            return tuple(self._log.take())
 
 
 class Pace:

@@ -43,9 +43,11 @@ from treadle.worker.executors.child import (
     Done,
     Hello,
     Leave,
+    Logged,
     Message,
     Noted,
     Raised,
+    Spent,
     Waits,
     frame,
     read_message,
@@ -208,21 +210,18 @@ class _Child:
             await self._writer.drain()
             while True:
                 message, text = await self._read()
-                if not isinstance(message, Begun | Noted | Waits | Done | Raised) or message.number != self.jobs:
+                if isinstance(message, Hello | Ask | Leave) or message.number != self.jobs:
                     raise _CallFailed(begun, f"expected the response to the latest call, found {message!r:.200}")
-                if isinstance(message, Begun):
-                    begun = True
-                elif isinstance(message, Noted):
-                    run.keep_note(message.note)
-                elif isinstance(message, Waits):
-                    if run.on_wait is not None:
-                        run.on_wait()
-                else:
+                if isinstance(message, Logged | Done | Raised) and run.log is not None:
+                    run.log.extend(message.log)
+                if isinstance(message, Done | Raised):
                     if message.note is not None:
                         run.note = message.note
-                    if run.log is not None:
-                        run.log.extend(message.log)
                     return message, text
+                if isinstance(message, Begun):
+                    begun = True
+                else:
+                    _report(run, message)
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _CallFailed(begun) from None
         except UNREADABLE as error:
@@ -340,6 +339,16 @@ def _ask(task: TaskCore, record: Record) -> Ask:
 def _run_of(record: Record) -> JobRun:
     """The run of the job, which the runner has entered."""
     return running_here() or JobRun(record, "", lambda: None)
+
+
+def _report(run: JobRun, message: Message) -> None:
+    """Pass on what the function has reported."""
+    if isinstance(message, Noted):
+        run.keep_note(message.note)
+    elif isinstance(message, Spent):
+        run.spent = message.costs
+    elif isinstance(message, Waits) and run.on_wait is not None:
+        run.on_wait()
 
 
 def _has_resources(task: TaskCore, record: Record) -> bool:

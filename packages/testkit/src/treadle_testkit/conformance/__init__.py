@@ -62,6 +62,7 @@ LAWS = (
     "reach",
     "slots",
     "costs",
+    "spent",
     "pauses",
     "rates",
     "held_slots",

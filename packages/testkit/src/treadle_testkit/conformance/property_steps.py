@@ -102,6 +102,7 @@ def _endings(specs: Any) -> Any:
             "failures_allowed": maybe([0, 1]),
             "function_done": st.booleans(),
             "keep": maybe([0.0, 50.0]),
+            "spent": maybe([(("x", 0),), (("x:1", 2), ("y", 1)), (("x", 5), ("y", 0))]),
         },
     )
 

@@ -26,7 +26,7 @@ CREATE TYPE new_jobs AS (
 CREATE TYPE job_outcome AS (
     n int, id text, version int, state smallint, attempt int, result text, value text, error text, reason text,
     note text, keep float8, fast boolean, act text, delay float8, function_done boolean, required int,
-    failures_allowed int, checkpoints json, after text[], followups json, reach text[]
+    failures_allowed int, checkpoints json, after text[], followups json, reach text[], spent json
 );
 
 -- A claim. worker: the claim id; name, slot: where the claim is remembered. shares: one for each of `queues`. tasks:
@@ -64,7 +64,7 @@ CREATE TYPE claim_page AS (
 -- cost that has left it since the last start. keeps: a job holds its slot until it ends. contested: one job at a time
 -- (strict order), and others of the queue were blocked. ordered: any limit has that order. last_start: of the windows.
 CREATE TYPE limit_counts AS (
-    keys text[], slots int[], taken bigint[], caps int[], levels float8[], pers float8[], gone int[], keeps boolean[],
+    keys text[], slots int[], taken bigint[], caps int[], levels float8[], pers float8[], gone bigint[], keeps boolean[],
     contested boolean[], ordered boolean, last_start float8
 );
 

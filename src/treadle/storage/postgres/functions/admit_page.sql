@@ -78,6 +78,7 @@ DECLARE
     -- variables for arrays that are read or changed for each job: a field of a record would be copied each time
     slots constant int[] := counts.slots;
     caps constant int[] := counts.caps;
+    pers constant float8[] := counts.pers;
     keeps constant boolean[] := counts.keeps;
     used_up bigint[] := result.used_up;
     levels float8[] := result.levels;
@@ -162,7 +163,9 @@ BEGIN
                 used_up[gates[m]] := used_up[gates[m]] + cost;
             END IF;
             IF NOT candidate.function_done AND caps[gates[m]] IS NOT NULL THEN
-                levels[gates[m]] := levels[gates[m]] - least(cost, caps[gates[m]]);
+                -- a window records the whole cost, which the end of the run replaces (admission.charge)
+                levels[gates[m]] := levels[gates[m]]
+                    - CASE WHEN pers[gates[m]] IS NULL THEN least(cost, caps[gates[m]]) ELSE cost END;
             END IF;
         END LOOP;
         taken := taken || candidate.id;
@@ -316,10 +319,13 @@ BEGIN
         RETURN '{}';
     END IF;
     SELECT array_agg(k.key) AS keys, array_agg(round(k.before - k.level)::int) AS costs, array_agg(k.per) AS pers,
-        array_agg(k.gone) AS gone, array_agg(k.level) AS levels INTO charged
-    FROM unnest(counts.keys, counts.levels, levels, counts.pers, counts.gone) AS k (key, before, level, per, gone)
+        array_agg(k.gone) AS gone, array_agg(k.level) AS levels, array_agg(k.before >= k.cap) AS filled
+    INTO charged
+    FROM unnest(counts.keys, counts.levels, levels, counts.pers, counts.gone, counts.caps)
+        AS k (key, before, level, per, gone, cap)
     WHERE k.level < k.before;
-    PERFORM record_starts(charged.keys, charged.costs, charged.pers, charged.gone, charged.levels, counted_at, t);
+    PERFORM record_starts(charged.keys, charged.costs, charged.pers, charged.gone, charged.levels, charged.filled,
+        counted_at, t);
     RETURN charged.keys;
 END $$;
 

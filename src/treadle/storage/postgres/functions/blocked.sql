@@ -295,6 +295,56 @@ BEGIN
     END IF;
 END $$;
 
+-- Notes what the run that ends has really spent, in place of what its claim reserved. Only the holder of a gate may
+-- change what its rate counts, so the costs wait in `recheck`. unblock_freed_limits looks at them at the end of the
+-- call, or else the next call that has the gate, before it counts.
+CREATE FUNCTION note_spent(job_row job, spent json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[];
+BEGIN
+    IF job_row.worker IS NULL OR job_row.started_at IS NULL OR job_row.function_done THEN
+        RETURN;     -- no run of its function ends
+    END IF;
+    WITH noted AS (
+        INSERT INTO recheck (key, at, reserved, spent)
+        SELECT x.key, job_row.started_at, cost_of(job_row, x.key), x.cost FROM (
+            SELECT DISTINCT ON (s.value ->> 0) s.value ->> 0 AS key, (s.value ->> 1)::int AS cost
+            FROM json_array_elements(spent) WITH ORDINALITY AS s (value, n)
+            ORDER BY s.value ->> 0, s.n DESC) AS x
+        WHERE x.key = ANY (job_row.limits)
+        RETURNING key
+    ) SELECT array_agg(key) INTO keys FROM noted;
+    PERFORM note_freed(keys);
+END $$;
+
+-- Lets the rates of these limits, whose gates the caller holds, count the noted costs, and deletes all notes of these
+-- limits. A start whose window is over is not found, or no longer counts.
+CREATE FUNCTION settle_noted_costs(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    noted record;
+    limit_rule rule;
+    change bigint;
+BEGIN
+    FOR noted IN
+        WITH notes AS (DELETE FROM recheck WHERE key = ANY (keys) RETURNING key, at, reserved, spent)
+        SELECT * FROM notes WHERE at IS NOT NULL ORDER BY key, at
+    LOOP
+        limit_rule := rule_of(noted.key);
+        IF limit_rule.rate IS NOT NULL AND limit_rule.how = 'bucket' THEN
+            UPDATE gate SET at = greatest(at, t), tokens = least(capacity(limit_rule)::float8, rate_level(noted.key, limit_rule, t)
+                + least(noted.reserved, capacity(limit_rule)) - noted.spent)
+            WHERE key = noted.key AND tokens IS NOT NULL AND noted.at >= coalesce(since, 0);
+        ELSE
+            SELECT greatest(0, cost - noted.reserved) + noted.spent - cost INTO change FROM start
+            WHERE key = noted.key AND at = noted.at;
+            IF FOUND THEN
+                UPDATE start SET cost = cost + change WHERE key = noted.key AND at = noted.at;
+                UPDATE gate SET spent = spent + change WHERE key = noted.key;
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
 -- Unblocks jobs of the limits that this call has freed: the ones that it noted, and `also`. It notes in `recheck` the
 -- limits whose gates other transactions hold for long, and all limits if this call gets no turn. The next call that
 -- advances due rows checks them again.
@@ -303,6 +353,7 @@ DECLARE
     noted text := coalesce(nullif(current_setting('treadle.freed', true), ''), '{}');
     wanted text[] := noted::text[] || also;
     held text[] := '{}';
+    changed text[];             -- limits that have to count what runs have spent
 BEGIN
     IF cardinality(wanted) = 0 THEN
         RETURN;
@@ -310,7 +361,10 @@ BEGIN
     IF noted <> '{}' THEN
         PERFORM set_config('treadle.freed', '', true);
     END IF;
-    wanted := blocking_limits(wanted);
+    IF noted <> '{}' THEN
+        changed := ARRAY(SELECT DISTINCT key FROM recheck WHERE key = ANY (wanted) AND at IS NOT NULL);
+    END IF;
+    wanted := ARRAY(SELECT unnest(blocking_limits(wanted)) UNION SELECT unnest(changed));
     IF cardinality(wanted) = 0 THEN
         RETURN;
     END IF;
@@ -320,6 +374,9 @@ BEGIN
         END IF;
     ELSIF current_setting('treadle.gates', true) = 'held' THEN
         held := try_gates(wanted);
+    END IF;
+    IF cardinality(changed) > 0 THEN
+        PERFORM settle_noted_costs(held, t);
     END IF;
     PERFORM unblock_limits(held, t);
     wanted := ARRAY(SELECT unnest(wanted) EXCEPT SELECT unnest(held));
@@ -341,10 +398,10 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes the notes of these limits, whose gates the caller holds, and unblocks their jobs.
+-- Acts on the notes of these limits, whose gates the caller holds, deletes them, and unblocks their jobs.
 CREATE FUNCTION unblock_noted_limits(keys text[], t float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM recheck WHERE key = ANY (keys);
+    PERFORM settle_noted_costs(keys, t);
     PERFORM unblock_limits(keys, t);
 END $$;
 

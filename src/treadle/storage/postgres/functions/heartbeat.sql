@@ -77,7 +77,8 @@ BEGIN
     WITH ahead AS (DELETE FROM start s WHERE s.key = ANY (keys) AND s.at > t RETURNING s.key, s.cost)
     INSERT INTO start (key, at, cost) SELECT ahead.key, t, sum(ahead.cost) FROM ahead GROUP BY ahead.key
     ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
-    UPDATE gate SET at = least(at, t), opens = CASE WHEN opens > t THEN t ELSE opens END WHERE key = ANY (keys);
+    UPDATE gate SET at = least(at, t), since = least(since, t), opens = CASE WHEN opens > t THEN t ELSE opens END
+    WHERE key = ANY (keys);
     UPDATE job SET due_at = greatest(t, due_at - (updated_at - t)), updated_at = t WHERE id IN (
         SELECT j.id FROM job j WHERE j.due_at > t AND j.updated_at > t AND j.state IN (1, 2)
             AND j.queue_position IS NULL AND j.blocked_on IS NULL

@@ -52,7 +52,7 @@ $$;
 CREATE FUNCTION rate_level(limited text, limit_rule rule, t float8) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
     gate_row gate;
-    gone int;
+    gone bigint;
 BEGIN
     SELECT * INTO gate_row FROM gate WHERE key = limited;
     IF limit_rule.how = 'bucket' THEN
@@ -96,20 +96,21 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Returns how much each limit with a rate admits now, and when it admits one job; NULL: now, or never by itself. Limits
--- that have started no jobs are left out. One statement: Every `stats` reads this; calling `rate_level` and `opens_at`
--- for each limit took four times as long.
-CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8) LANGUAGE sql
+-- Returns how much each limit with a rate admits now, when it admits one job (NULL: now, or never by itself), and when
+-- the first job that it blocks. Limits that have started no jobs are left out. One statement: Every `stats` reads this;
+-- calling `rate_level` and `opens_at` for each limit took four times as long.
+CREATE FUNCTION rates(moment float8) RETURNS TABLE (key text, left_now float8, next_start float8, opens float8)
+LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
     known AS MATERIALIZED (
-        SELECT g.key, g.spent, g.tokens, g.at, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
+        SELECT g.key, g.spent, g.tokens, g.at, g.opens, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
         FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key
         LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
         WHERE (g.spent > 0 OR g.tokens IS NOT NULL)
             AND CASE WHEN own.name IS NULL THEN family.rate ELSE own.rate END IS NOT NULL
     ), counted AS MATERIALIZED (
-        SELECT k.key, k.r, k.t, capacity(k.r) AS cap, CASE
+        SELECT k.key, k.r, k.t, k.opens, capacity(k.r) AS cap, CASE
             WHEN (k.r).how = 'bucket' THEN least(capacity(k.r)::float8,
                 coalesce(k.tokens + greatest(0, k.t - k.at) * (k.r).rate / (k.r).per, capacity(k.r)))
             ELSE (k.r).rate - (k.spent - (SELECT coalesce(sum(s.cost), 0) FROM start s
@@ -118,7 +119,7 @@ SET search_path FROM CURRENT SET jit = off AS $$
     )
     SELECT c.key, c.level, CASE WHEN c.level >= least(1, c.cap) - 1e-9 OR c.cap = 0 OR (c.r).rate = 0 THEN NULL
         WHEN (c.r).how = 'bucket' THEN c.t + (1 - c.level) * (c.r).per / (c.r).rate
-        ELSE opens_at(c.key, c.r, 1, c.t) END
+        ELSE opens_at(c.key, c.r, 1, c.t) END, c.opens
     FROM counted c
 $$;
 
@@ -148,7 +149,7 @@ BEGIN
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
             CASE WHEN r.rate IS NOT NULL THEN capacity(r.r) END AS cap, CASE WHEN r.how = 'bucket' THEN r.r END AS r,
             CASE WHEN w.per IS NOT NULL THEN (
-                SELECT coalesce(sum(s.cost), 0)::int FROM start s
+                SELECT coalesce(sum(s.cost), 0)::bigint FROM start s
                 WHERE s.key = k.key AND s.at <= t - w.per + 0.001 AND s.at + w.per <= t) END AS gone,
             CASE WHEN w.per IS NOT NULL THEN (
                 SELECT s.at FROM start s WHERE s.key = k.key ORDER BY s.at DESC LIMIT 1) END AS last_start
@@ -162,9 +163,9 @@ BEGIN
 END $$;
 
 -- Records starts: the costs that were charged to these limits at t. pers, gone: as limit_states counted them at
--- `counted_at`; levels: what the rates admit after these starts.
-CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone int[], levels float8[], counted_at float8,
-    t float8)
+-- `counted_at`; levels: what the rates admit after these starts; filled: whether a bucket was full before.
+CREATE FUNCTION record_starts(keys text[], costs int[], pers float8[], gone bigint[], levels float8[], filled boolean[],
+    counted_at float8, t float8)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF 0 < ANY (gone) THEN
@@ -178,8 +179,10 @@ BEGIN
     WHERE w.per IS NOT NULL ON CONFLICT (key, at) DO UPDATE SET cost = start.cost + excluded.cost;
     UPDATE gate SET spent = CASE WHEN w.per IS NOT NULL THEN spent - w.gone + w.cost ELSE spent END,
         tokens = CASE WHEN w.per IS NULL THEN w.level ELSE tokens END,
-        at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END
-    FROM unnest(keys, costs, pers, gone, levels) AS w (key, cost, per, gone, level)
+        at = CASE WHEN w.per IS NULL THEN counted_at ELSE gate.at END,
+        since = CASE WHEN w.per IS NULL AND w.filled THEN counted_at ELSE since END
+    FROM unnest(keys, costs, pers, gone, levels, filled)
+        AS w (key, cost, per, gone, level, filled)
     CROSS JOIN LATERAL (SELECT g.ctid AS spot FROM gate g WHERE g.key = w.key OFFSET 0) AS g
     WHERE gate.ctid = g.spot;
 END $$;

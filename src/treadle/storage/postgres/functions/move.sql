@@ -119,15 +119,16 @@ BEGIN
     PERFORM derive_rule(x.name) FROM (SELECT DISTINCT name FROM json_to_recordset(rules) AS r (name text)) AS x;
     PERFORM derive_bounds();
     INSERT INTO start (key, at, cost)
-    SELECT x.key, (s.value ->> 0)::float8 AS at, sum((s.value ->> 1)::int)
+    SELECT x.key, (s.value ->> 0)::float8 AS at, sum((s.value ->> 1)::bigint)
     FROM json_to_recordset(rates) AS x (key text, starts json), json_array_elements(x.starts) AS s
     GROUP BY x.key, (s.value ->> 0)::float8
     ON CONFLICT (key, at) DO UPDATE SET cost = excluded.cost;
-    INSERT INTO gate (key, spent, tokens, at)
-    SELECT x.key, coalesce((SELECT sum((s.value ->> 1)::int) FROM json_array_elements(x.starts) AS s), 0),
-        x.tokens, x.at
-    FROM json_to_recordset(rates) AS x (key text, starts json, tokens float8, at float8)
-    ON CONFLICT (key) DO UPDATE SET spent = excluded.spent, tokens = excluded.tokens, at = excluded.at;
+    INSERT INTO gate (key, spent, tokens, at, since)
+    SELECT x.key, coalesce((SELECT sum((s.value ->> 1)::bigint) FROM json_array_elements(x.starts) AS s), 0),
+        x.tokens, x.at, x.since
+    FROM json_to_recordset(rates) AS x (key text, starts json, tokens float8, at float8, since float8)
+    ON CONFLICT (key) DO UPDATE
+    SET spent = excluded.spent, tokens = excluded.tokens, at = excluded.at, since = excluded.since;
     INSERT INTO metrics (span, at, source, data)
     SELECT x.span, x.at, x.source, decode(x.data, 'hex')
     FROM json_to_recordset(measured) AS x (at float8, span float8, source text, data text)

@@ -17,7 +17,7 @@ BEGIN
                 f.max_waiting, f.when_full, f.until)), '[]')
             FROM limit_fact f),
         used_by_limit(),
-        (SELECT coalesce(json_agg(json_build_array(r.key, r.left_now, r.next_start)), '[]')
+        (SELECT coalesce(json_agg(json_build_array(r.key, r.left_now, r.next_start, r.opens)), '[]')
             FROM rates(moment) AS r WHERE EXISTS (SELECT 1 FROM rule)));
 END $$;
 

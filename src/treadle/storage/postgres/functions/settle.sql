@@ -217,6 +217,9 @@ BEGIN
         PERFORM store_checkpoints(outcome.id, outcome.checkpoints);
         job_row.checkpoints := true;
     END IF;
+    IF outcome.spent IS NOT NULL THEN
+        PERFORM note_spent(job_row, outcome.spent);
+    END IF;
     job_row.attempt := outcome.attempt;
     job_row.result := outcome.result;
     job_row.value := outcome.value;

@@ -33,12 +33,19 @@ function Admission.slots_in_use(key, rule)
   return Unit.counter(rule.hold == 'ended' and BEGUN or LIVE, key).value
 end
 
+-- Returns the tokens of a bucket, when it had them, and the last start that found it full; an older process stores no
+-- third number.
+function Admission.unpack_bucket(bucket)
+  local tokens, refilled_at = struct.unpack('>dd', bucket)
+  return tokens, refilled_at, #bucket > 16 and (struct.unpack('>d', bucket, 17)) or 0
+end
+
 function Admission.usage_of(key)
   local usage = Admission.usages[key]
   if not usage then
     usage = { sum = tonumber(call('HGET', ns .. ':spent', key) or 0), new_cost = 0 }
     local bucket = call('HGET', ns .. ':bucket', key)
-    if bucket then usage.tokens, usage.at = struct.unpack('>dd', bucket) end
+    if bucket then usage.tokens, usage.at, usage.since = Admission.unpack_bucket(bucket) end
     Admission.usages[key] = usage
   end
   return usage
@@ -117,16 +124,18 @@ function Admission.fits(key, cost, kept)
     and Admission.rate_fits(rule, key, cost)
 end
 
--- Count a start in the rate; `Unit.put` counts slots.
+-- Count a start in the rate; `Unit.put` counts slots. A window records the whole cost, see admission.charge.
 function Admission.record_start(key, cost)
   local rule = Admission.rule(key)
   if rule and rule.rate then
     local usage = Admission.usage_of(key)
     if rule.how == 'bucket' then
-      usage.tokens, usage.at = Admission.rate_level(rule, key) - math.min(cost, Admission.capacity(rule)), now
+      local left, full = Admission.rate_level(rule, key), Admission.capacity(rule)
+      if left >= full then usage.since = now end
+      usage.tokens, usage.at = left - math.min(cost, full), now
     else
       starts_gone(rule, key, usage)
-      usage.new_cost = usage.new_cost + math.min(cost, rule.rate)
+      usage.new_cost = usage.new_cost + cost
     end
     Admission.spent[key] = true
   end
@@ -136,7 +145,7 @@ function Admission.write()
   for key in pairs(Admission.spent) do
     local rule, usage = Admission.rule(key), Admission.usage_of(key)
     if rule.how == 'bucket' then
-      call('HSET', ns .. ':bucket', key, struct.pack('>dd', usage.tokens, usage.at))
+      call('HSET', ns .. ':bucket', key, struct.pack('>ddd', usage.tokens, usage.at, usage.since or 0))
     else
       local starts, fresh = ns .. ':starts:' .. key, usage.new_cost
       call_many('ZREM', starts, usage.gone_starts)
@@ -151,6 +160,45 @@ function Admission.write()
     end
   end
   Admission.spent = {}
+end
+
+-- Replace a part of the cost of the starts of a moment; see admission.settled_start.
+local function settle_start(key, moment, reserved, spent)
+  local starts, usage = ns .. ':starts:' .. key, Admission.usage_of(key)
+  for _, entry in ipairs(call('ZRANGEBYSCORE', starts, num(moment), num(moment))) do
+    local before = tonumber(string.match(entry, '^%d+'))
+    local cost = math.max(0, before - reserved) + spent
+    call('ZREM', starts, entry)
+    call('ZADD', starts, num(moment), num(cost) .. ':' .. num(moment))
+    usage.sum = usage.sum + cost - before
+    usage.gone_cost, usage.gone_starts = nil, nil
+    call('HSET', ns .. ':spent', key, num(usage.sum))
+  end
+end
+
+local function settle_bucket(rule, key, moment, reserved, spent)
+  local usage, full = Admission.usage_of(key), Admission.capacity(rule)
+  if not usage.tokens or moment < usage.since then return end
+  usage.tokens = math.min(full, Admission.rate_level(rule, key) + math.min(reserved, full) - spent)
+  usage.at = math.max(usage.at, now)
+  Admission.spent[key] = true
+end
+
+-- Let rates count the real costs of the run that ends, in place of those that its claim reserved. spent: { { limit,
+-- cost }, ... }
+function Admission.settle_costs(row, spent)
+  if not row.worker or not row.started_at or row.function_done then return end   -- no run of its function ends
+  local costs = {}
+  for _, pair in ipairs(spent) do costs[pair[1]] = pair[2] end
+  for _, limit in ipairs(row.job.limits) do
+    local key, reserved, cost = limit[1], limit[2], costs[limit[1]]
+    local rule = cost and Admission.rule(key)
+    if cost and rule and rule.rate and rule.how == 'bucket' then
+      settle_bucket(rule, key, row.started_at, reserved, cost)
+    elseif cost then
+      settle_start(key, row.started_at, reserved, cost)
+    end
+  end
 end
 
 -- --- blocked jobs

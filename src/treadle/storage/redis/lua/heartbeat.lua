@@ -26,8 +26,10 @@ local function correct_clock()
   end
   local buckets = call('HGETALL', ns .. ':bucket')
   for k = 1, #buckets, 2 do
-    local tokens, refilled_at = struct.unpack('>dd', buckets[k + 1])
-    if refilled_at > now then call('HSET', ns .. ':bucket', buckets[k], struct.pack('>dd', tokens, now)) end
+    local tokens, refilled_at, since = Admission.unpack_bucket(buckets[k + 1])
+    if refilled_at > now then
+      call('HSET', ns .. ':bucket', buckets[k], struct.pack('>ddd', tokens, now, math.min(since, now)))
+    end
   end
   for _, key in ipairs(call('ZRANGEBYSCORE', OPENS, '(' .. num(now), '+inf')) do call('ZADD', OPENS, num(now), key) end
   local ids = call('ZRANGEBYSCORE', DUE, '(' .. num(now), '+inf', 'LIMIT', 0, CORRECTED_MOST)

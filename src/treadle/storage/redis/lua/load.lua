@@ -23,7 +23,7 @@ for _ = 1, tonumber(ARGV[k]) do
     sum = sum + start[2]
   end
   if sum > 0 then call('HSET', ns .. ':spent', key, sum) end
-  if rate[2] then call('HSET', ns .. ':bucket', key, struct.pack('>dd', rate[2], rate[3])) end
+  if rate[2] then call('HSET', ns .. ':bucket', key, struct.pack('>ddd', rate[2], rate[3], rate[4])) end
   k = k + 2
 end
 k = k + 1

@@ -220,6 +220,14 @@ local function update_needs(row, views)
   if was ~= is and row.job.root then Unit.add(ns .. ':roots', row.job.root, is and 1 or -1) end
 end
 
+-- List an unfinished row under each of its labels that begin with "treadle:".
+local function update_labels(row, views)
+  local was, is = views.known and views.state < SUCCEEDED or false, row.state < SUCCEEDED
+  for _, label in ipairs(was ~= is and row.job.own_labels or NOTHING) do
+    note_change(Unit.zsets, ns .. ':label:' .. label, row.id, is and row.created_at)
+  end
+end
+
 -- Note the change of the list that has this row; see kinds.lua.
 local function update_lists(row, views)
   local was, old = Kinds.entry_of(views, row.created_at)
@@ -246,6 +254,7 @@ function Unit.put(row)
   update_lists(row, views)
   update_slots(row, views)
   update_needs(row, views)
+  update_labels(row, views)
   note_score(OLD, id, views.expires_at, row.expires_at)
   note_score(ENDED, id, views.ended_at and -views.ended_at, row.ended_at and -row.ended_at)
   if row.queue_position then Unit.topics['queue:' .. row.job.queue] = true end

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from shop import odd_tasks, tasks
-from treadle.integrations.django import app_of, job_store
+from treadle.integrations.django import app_of, database_app
 from treadle.integrations.django.testing import run_due
 
 LIST, SCHEDULES = "/admin/treadle/job/", "/admin/treadle/schedule/"
@@ -152,10 +152,10 @@ class Admin(TransactionTestCase):
 
     def test_the_storage_stays_open_between_views(self):
         self.allow("view_job")
-        core, store = app_of()._core, job_store.store_of("default")
+        core, store = app_of()._core, database_app.store_of("default")
         self.client.get(LIST)
         self.assertIsNone(core.loop)  # in tests nothing stays open: the database could not be dropped
-        with patch.object(job_store, "in_tests", return_value=False):
+        with patch.object(database_app, "in_tests", return_value=False):
             self.client.get(LIST)
             opened = core.loop
             self.assertIsNotNone(opened)

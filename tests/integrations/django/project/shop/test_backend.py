@@ -159,7 +159,7 @@ class Backend(TestCase):
     def test_a_cancelled_job_is_a_failed_result(self):
         sent = odd_tasks.echo.enqueue()
         from treadle.core.model import Outcome, State
-        from treadle.integrations.django.job_store import connection_of, store_of
+        from treadle.integrations.django.database_app import connection_of, store_of
         from treadle.storage.user_session import at_once
 
         store = store_of("default")

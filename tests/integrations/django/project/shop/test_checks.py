@@ -11,7 +11,7 @@ from django.db import connection, connections
 from django.test import SimpleTestCase, override_settings
 
 from treadle import Keys
-from treadle.integrations.django import app_of, checks, job_store, options, schedules
+from treadle.integrations.django import app_of, checks, database_app, options, schedules
 
 BACKEND = "treadle.integrations.django.TreadleBackend"
 
@@ -68,7 +68,7 @@ class Settings(SimpleTestCase):
                 cursor.execute("ALTER TABLE treadle_outbox RENAME TO gone")
             try:
                 # another process begins: this one has found the tables before
-                job_store.store_of("default").app.outbox._forget()
+                database_app.store_of("default").app.outbox._forget()
                 [error] = checks.of_tables(databases=["default"])
             finally:
                 with connection.cursor() as cursor:
@@ -130,9 +130,9 @@ class Settings(SimpleTestCase):
         self.assertEqual(found({"offload": 5_000}), ["treadle.E007"])
         both = options.read("default", {"url": "memory://texts", "keys": f"{Keys.make('b')}, {Keys.make('a')}"})
         self.assertEqual(both.keys.names, ("b", "a"))
-        self.assertIs(job_store.store_for(both), job_store.store_for(both))
+        self.assertIs(database_app.store_for(both), database_app.store_for(both))
         with self.assertRaisesMessage(ImproperlyConfigured, "differ in 'blobs', 'offload', 'keys' or 'redact'"):
-            job_store.store_for(options.read("other", {"url": "memory://texts"}))
+            database_app.store_for(options.read("other", {"url": "memory://texts"}))
 
     def test_the_options_set_how_an_app_stores_and_shows_texts(self):
         with TemporaryDirectory() as folder:
@@ -143,7 +143,7 @@ class Settings(SimpleTestCase):
                 "keys": [Keys.make("2026")],
                 "redact": ["iban"],
             }
-            store = job_store.JobStore(options.read("default", given))
+            store = database_app.DatabaseApp(options.read("default", given))
             with store.opened() as app:
                 task = app.task(lambda iban, text: None, name="pay")
                 job = app.sync.enqueue(task.job("DE02120300000000202051", "x" * 5_000))
@@ -155,7 +155,7 @@ class Settings(SimpleTestCase):
             self.assertIn(b'"sealed"', kept.read_bytes()[:40])
 
     def test_backends_that_share_their_jobs(self):
-        from treadle.integrations.django.job_store import JobStore
+        from treadle.integrations.django.database_app import DatabaseApp
 
         both = {
             "default": {"BACKEND": BACKEND, "OPTIONS": {"modules": ["shop.a"]}},
@@ -163,16 +163,16 @@ class Settings(SimpleTestCase):
             "other": {"BACKEND": BACKEND, "OPTIONS": {"url": "memory://", "modules": ["shop.c"]}},
         }
         with override_settings(TASKS=both):
-            store = JobStore(options.read("default", {"modules": ["shop.a"]}))
+            store = DatabaseApp(options.read("default", {"modules": ["shop.a"]}))
             self.assertEqual((store.modules, store.migrates), (["shop.a", "shop.b"], False))
 
     def test_a_schedule_belongs_to_one_backend(self):
-        from treadle.integrations.django.job_store import store_of
+        from treadle.integrations.django.database_app import store_of
 
         self.assertEqual(schedules.declare(store_of("elsewhere"), ["elsewhere"]), [])
 
     def test_schedules_of_wrong_tasks(self):
-        from treadle.integrations.django.job_store import store_of
+        from treadle.integrations.django.database_app import store_of
 
         for given, text in (
             ({"task": "shop.tasks.gone", "every": 60}, "cannot be imported"),

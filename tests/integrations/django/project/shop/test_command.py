@@ -15,7 +15,7 @@ from treadle.cli.group import Group
 from treadle.cli.options import EXCLUDE_RELOAD
 from treadle.core.command_lines import command
 from treadle.core.errors import UnknownSchedule
-from treadle.integrations.django import app_of, job_store
+from treadle.integrations.django import app_of, database_app
 from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
 
 # Commands that use no storage, or name both of theirs.
@@ -101,7 +101,7 @@ class Words(SimpleTestCase):
 
     def test_a_project_with_one_storage_needs_no_alias(self):
         with override_settings(TASKS={"default": settings.TASKS["default"], "now": settings.TASKS["now"]}):
-            self.assertEqual(job_store.places(), 1)
+            self.assertEqual(database_app.places(), 1)
 
 
 class Hints(TransactionTestCase):

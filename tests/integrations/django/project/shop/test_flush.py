@@ -5,7 +5,7 @@ from django.test import TransactionTestCase
 
 from shop import odd_tasks, tasks
 from treadle.integrations.django import app
-from treadle.integrations.django.job_store import store_of
+from treadle.integrations.django.database_app import store_of
 from treadle.integrations.django.reading import in_outbox
 
 

@@ -146,7 +146,7 @@ def queues(alias: str | None) -> list[str]:
     """The queues that a worker serves: those of the tasks, and QUEUES of the backends, because `.using` may name
     them."""
     from treadle.integrations.django.compat import task_backends
-    from treadle.integrations.django.job_store import first_alias, store_of
+    from treadle.integrations.django.database_app import first_alias, store_of
     from treadle.integrations.django.loading import prepare
 
     alias = alias or first_alias()

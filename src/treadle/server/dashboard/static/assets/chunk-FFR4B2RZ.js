@@ -1,1 +1,0 @@
-import{ca as e,k as n,ka as s,la as m}from"./chunk-IHHRL3VI.js";function a({at:p,tz:i}){let l=e(),t=i??l;return n("ol",{class:"upcoming",children:p.map(o=>n("li",{children:[n("span",{class:"quiet",children:m(o,t)})," ",s(o,t),l!==t&&n("span",{class:"quiet small",children:[" ",s(o)," here"]})]},o))})}export{a};
