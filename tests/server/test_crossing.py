@@ -157,6 +157,12 @@ def steps() -> Iterator[dict[str, Any]]:
             yield {"id": id, "version": version, "name": "charge", **fields}
 
 
+def chunks() -> Iterator[dict[str, Any]]:
+    """Chunks of streams of the other queue's jobs."""
+    for id, version, step in product((*IDS, SIGNAL), (0, 1, 2), ("", "charge")):
+        yield {"id": id, "version": version, "name": "words", "step": step, "values": ["mine"]}
+
+
 def own_steps() -> list[dict[str, Any]]:
     """Calls of jobs of the other queue, each in a running job of its own."""
     return [{"id": f"step-{n}", "version": 1, "name": "s", "call": job} for n, job in enumerate(raw_jobs())]
@@ -262,6 +268,8 @@ TABLE: dict[str, list[Probe]] = {
     "DELETE /v1/jobs/{id}": of_each("/v1/jobs/{id}"),
     "GET /v1/jobs/{id}/wait": of_each("/v1/jobs/{id}/wait?timeout=0"),
     "GET /v1/jobs/{id}/events": of_each("/v1/jobs/{id}/events"),
+    "GET /v1/jobs/{id}/streams": of_each("/v1/jobs/{id}/streams"),
+    "GET /v1/jobs/{id}/streams/{name}": of_each("/v1/jobs/{id}/streams/words"),
     "GET /v1/jobs/{id}/explain": of_each("/v1/jobs/{id}/explain"),
     "GET /v1/jobs/{id}/eta": of_each("/v1/jobs/{id}/eta"),
     "POST /v1/jobs/{id}/cancel": of_each("/v1/jobs/{id}/cancel", {}),
@@ -322,6 +330,7 @@ TABLE: dict[str, list[Probe]] = {
         *[("/v1/work/settle_claim", {"outcomes": [], "claim": each}) for each in claims()],
     ],
     "POST /v1/work/steps": [("/v1/work/steps", each) for each in (*steps(), *own_steps())],
+    "POST /v1/work/stream": [("/v1/work/stream", each) for each in chunks()],
     "POST /v1/work/get": [("/v1/work/get", {"ids": [*IDS, SIGNAL, "treadle:schedule:1", "treadle:leader"]})],
     "POST /v1/work/find": [
         ("/v1/work/find", each)
