@@ -98,7 +98,7 @@ def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[...,
 
 
 @shows("`examples/research_agent.py` answers although its worker is killed twice, and stays in its budget")
-def test_the_research_agent_survives_its_workers(tmp_path: Path) -> None:
+def test_the_research_agent_ends_although_its_workers_die(tmp_path: Path) -> None:
     place, ledger = str(EXAMPLES / "research_agent.py"), tmp_path / "ledger.txt"
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
     env |= {"TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal", "MODEL_PORT": str(free_port())}
