@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_a_line_of_a_log_stays_one_line() -> None:
         harmless(ours + theirs)
         assert "\n" not in ours
     assert "\n    FAKE LINE" in Plain().format(record("shop"))  # a message of the user's own code may have several
+
+
+@pytest.mark.parametrize("formatter", [Simple("%(asctime)s %(levelname)s"), Plain()])
+def test_every_line_of_a_log_has_the_same_clock(formatter: logging.Formatter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django sets the zone of a process that imports a project, and the supervisor imports none."""
+    found = logging.LogRecord("treadle", 20, "", 0, "claiming jobs", (), None)
+    found.created, lines = 1_700_000_000.5, []
+    with monkeypatch.context() as patch:
+        for name in ("UTC", "Asia/Tokyo", "America/Chicago"):
+            patch.setenv("TZ", name)
+            time.tzset()
+            lines.append(formatter.format(found).partition(" INFO")[0])
+    time.tzset()
+    assert lines == ["2023-11-14 22:13:20Z"] * 3
 
 
 @shows("no text of a job begins a line of a log")

@@ -54,7 +54,7 @@ async def test_a_failure_has_its_template_and_its_exception(lines: Lines, name: 
     assert len(mine) == len(expected)
     for call, (record, text, line) in zip(expected, mine, strict=True):
         event, kind = call.partition(" ")[0], call.split()[-1]
-        template = f"%s {event}: %s" + ("; again in %s" if event == "retrying" else "")
+        template = f"%s {event}: %s" + ("; again %s" if event == "retrying" else "")
         assert (record.msg, record.levelname, line["level"]) == (template, RAISED[event], RAISED[event].lower())
         assert (line["job"], line["task"]) == (job.id, spec.new.task)
         assert f" {event}: " in text.splitlines()[0]

@@ -240,6 +240,7 @@ async def order(number: int) -> int:
 """
 
 
+@pytest.mark.slow
 @shows("`treadle jobs replay --pdb` opens a debugger in the function, where a history ends or at its mismatch")
 def test_a_history_is_replayed_in_a_debugger(tmp_path: Path) -> None:
     def command(*words: str, keys: str = "") -> subprocess.CompletedProcess[str]:

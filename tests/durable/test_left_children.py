@@ -259,13 +259,13 @@ async def test_left_children_end_with_their_round(app: App, clock: HandClock, fa
 async def test_a_running_parent_that_is_cancelled(app: App, told: Told, family: Family) -> None:
     began = asyncio.Event()
 
-    @app.task(retry=ONCE)
+    @app.task(retry=ONCE, timeout=4)  # the cleanup awaits the event for half of it
     async def parent() -> None:
         await family.left_loop()
         began.set()
         await asyncio.Event().wait()
 
-    async with work(app):
+    async with work(app, lease=0.6):  # its next heartbeat finds the cancellation, and the clock stands still
         job = await parent.enqueue()
         await began.wait()
         await app.jobs.cancel(job)

@@ -81,10 +81,10 @@ async def test_a_program_is_killed_behind_each_line(tmp_path: Path, name: str, k
         is_right(life)
 
 
-async def test_each_program_ends_well_after_one_kill(tmp_path: Path) -> None:
-    """One line of each, on SQLite: the slow test kills them behind all lines."""
+async def test_programs_end_well_after_one_kill(tmp_path: Path) -> None:
+    """One line of every third program, on SQLite: the slow test kills each of them behind all lines."""
     lives = []
-    for name, module in MODULES.items():
+    for name, module in list(MODULES.items())[::3]:
         folder = tmp_path / name
         folder.mkdir()
         url = f"sqlite:///{folder / 'jobs.db'}?synchronous=normal&shared=true"

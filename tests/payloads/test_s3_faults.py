@@ -67,6 +67,7 @@ async def test_a_claimed_job_waits_while_its_bucket_fails(bucket: FaultyBucket, 
             await deferred.wait()
             assert await small.result(10) == 1
             bucket.fail(b"")
+            assert await app.jobs.run_now(job)  # it would wait for five seconds
             assert await job.result(20) == 5_000
         assert (await app.jobs.get(job)).attempt == 1
 

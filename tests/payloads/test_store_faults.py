@@ -93,6 +93,7 @@ async def test_an_enqueue_raises_and_a_claimed_job_waits(error: Exception, tmp_p
             await released.wait()
             assert await small.result(10) == 1
             store.error = None
+            assert await app.jobs.run_now(job)  # it would wait for five seconds
             assert await job.result(20) == 5_000
         assert (await app.jobs.get(job)).attempt == 1
 

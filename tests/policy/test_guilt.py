@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.model import NewJob, Pairs, Record, State
 from treadle.policy import attempts, judge
 from treadle.policy.guilt import (
@@ -18,6 +19,7 @@ from treadle.policy.guilt import (
     is_cleared_by,
     is_suspect,
     plain_note,
+    sharing_note,
     standing,
     stop_note,
     trial_note,
@@ -114,6 +116,13 @@ def test_the_words_for_a_suspect() -> None:
     assert words(lost) == "it is a suspect, because worker 'w' was lost, and will be tried alone"
     assert words(after(lost, trial_note(lost))) == "it is a suspect, because worker 'w' was lost, and runs alone now"
     assert (words(row()), standing(replace(lost, state=State.SUCCEEDED))) == (None, None)
+    running = replace(lost, state=State.RUNNING)
+    held, shares = after(running, plain_note(running)), after(running, sharing_note(running))
+    assert [standing(each) for each in (running, held, shares)] == ["waits", "waits", "shares"]
+    assert words(shares) == "it is a suspect, because worker 'w' was lost, and runs next to other jobs"
+    assert standing(replace(shares, lost=2)) == standing(after(shares, plain_note(shares))) == "waits"
+    assert standing(replace(running, function_done=True)) is None
+    assert standing(replace(running, job=replace(running.job, queue=SYSTEM_QUEUE))) is None
 
 
 def test_a_note_counts_one_of_several_lost_leases() -> None:

@@ -411,6 +411,16 @@ def test_a_mistyped_name_is_reported_instead_of_the_parameter_that_it_leaves_out
         CallCodec("few", few).encode_call((), {"d": 4})
 
 
+def test_a_call_without_its_first_argument_names_its_source() -> None:
+    task = CallCodec("n", lambda a, b=1: None)
+    for args, kwargs, problem in (
+        ((), {"c": 1}, r"'c' is not one of its parameters \(b"),
+        ((1, 2), {}, "takes at most 1"),
+    ):
+        with pytest.raises(BadArgument, match=f"{problem}.*; 'a' gets the result of the job before"):
+            task.encode_call(args, kwargs, first_later=True)
+
+
 def test_the_first_argument_may_come_later() -> None:
     task = CallCodec("few", few)
     text = task.encode_call((), {"b": 5}, first_later=True)

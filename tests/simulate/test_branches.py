@@ -9,7 +9,7 @@ from treadle.testing import simulate
 
 
 def test_children_races_and_time_limits_under_faults() -> None:
-    assert simulate(**FLEETS["branches"], seeds=20).seeds == 20
+    assert simulate(**FLEETS["branches"], seeds=range(200, 205)).seeds == 5
 
 
 @pytest.mark.slow

@@ -301,6 +301,59 @@ def test_invalid_computed_options_are_refused() -> None:
         make(options=lambda n: {"nope": 1}).job(1)  # type: ignore[typeddict-item]
 
 
+async def _mail(to: str, body: str = "", *, copy: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda to: {},
+        lambda to, body: {},
+        lambda to, **rest: {},
+        lambda *args, **named: {},
+        lambda to, copy: {},
+        lambda address, text="", *, copy=False: {},
+        lambda body, copy=False: {},  # in a chain the first argument is passed later
+        dict,
+        max,  # its signature cannot be read
+    ],
+)
+def test_an_options_function_that_fits_some_call(options: Any) -> None:
+    App("memory://").task(options=options)(_mail)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda to, body, copy, more: {},
+        lambda *, address: {},
+        lambda to, *, address: {},
+    ],
+)
+def test_an_options_function_that_fits_no_call_is_refused_at_the_declaration(options: Any) -> None:
+    expected = (
+        r"expected a function that takes the arguments of a job, \(to: 'str', body: 'str' = ''.*found one with \("
+    )
+    with pytest.raises(BadOption, match=expected):
+        App("memory://").task(options=options)(_mail)
+
+
+def test_an_options_function_of_a_task_with_more_required_parameters() -> None:
+    async def move(file: str, size: int, to: str) -> None: ...
+
+    with pytest.raises(BadOption, match="or \\*\\*rest for those that it does not use"):
+        App("memory://").task(options=lambda file: {})(move)
+
+
+def test_an_options_function_of_a_batch_takes_one_item() -> None:
+    async def store(items: list[int]) -> list[int]:
+        return items
+
+    App("memory://").batch(options=lambda item: {"lane": str(item)})(store)
+    with pytest.raises(BadOption, match="found one with"):
+        App("memory://").batch(options=lambda item, size: {})(store)
+
+
 def test_a_wrong_argument_is_named_before_options_are_computed() -> None:
     with pytest.raises(TypeError, match="'n'"):
         make(options=lambda n: {"priority": n + 1}).job("five")  # type: ignore[arg-type]

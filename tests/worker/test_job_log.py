@@ -76,7 +76,7 @@ async def test_a_retry_and_a_failure_are_logged_with_what_was_raised(kept: Kept,
         job = await (bad.enqueue(1) if kind == "batch" else bad.enqueue())
         await job.ended(30)
     assert [(each.levelname, each.__dict__["attempt"]) for each in kept.records] == [("WARNING", 1), ("ERROR", 2)]
-    assert [each.msg for each in kept.records] == ["%s retrying: %s; again in %s", "%s failed: %s"]
+    assert [each.msg for each in kept.records] == ["%s retrying: %s; again %s", "%s failed: %s"]
     for record, text in zip(kept.records, kept.texts, strict=True):
         fields = record.__dict__
         assert (record.name, fields["job"], fields["task"]) == (LOG, job.id, "bad")

@@ -16,8 +16,9 @@ from tests.kit import Spy, Told, lose, work
 from tests.waiting import Signal, until
 from tests.worker import process_tasks
 from treadle import App, Record, Retry, State, Worker, current, flow
+from treadle.core.clock import moment
 from treadle.core.model import LOST_BY, Claim, LeaseRenewal, Presence
-from treadle.policy.guilt import guilt_of, is_suspect, plain_note
+from treadle.policy.guilt import guilt_of, is_suspect, plain_note, standing
 from treadle.testing import HandClock, drain
 from treadle.worker.config import WorkerConfig
 from treadle.worker.core import WorkerCore
@@ -91,6 +92,12 @@ async def a_suspect(app: App, clock: HandClock, task: Any, *args: Any, **options
     return str(job.id)
 
 
+def suspect_of(row: Record) -> Suspect:
+    """A suspect that another worker has claimed in no time."""
+    claimed = row.started_at or 0.0
+    return Suspect(row.id, row.version, row.job.task, claimed, claimed)
+
+
 async def row_of(app: App, id: str) -> Record:
     [row] = await app.storage.get([id])
     assert row is not None
@@ -111,6 +118,9 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone(
         await room.blocking.enqueue("b")
         await room.has("a", "b")
         await until(are_claimed, "the claims of the suspects")
+        for id in suspects:
+            assert standing(await row_of(app, id)) == "waits"
+            assert (await app.jobs.explain(id)).startswith("Worker 'late' has held it since ")
         await room.quick.enqueue("c")
         room.doors.set()
         await room.had("b")
@@ -274,16 +284,24 @@ async def test_a_suspect_item_is_a_batch_of_one(app: App, clock: HandClock, told
 
 async def test_a_suspect_that_waits_for_another_job_does_not_stop_it(app: App, clock: HandClock, room: Room) -> None:
     @app.task
+    async def child() -> None:
+        stands.append(standing(await row_of(app, id)))
+        with room.enter("child"):
+            pass
+
+    @app.task
     async def parent() -> None:
+        stands.append(standing(await row_of(app, id)))
         with room.enter("parent"):
-            job = await room.quick.enqueue("child")
+            job = await child.enqueue()
             await job.result(timeout=60)
 
+    stands = list[str | None]()
     id = await a_suspect(app, clock, parent)
     async with work(app):
         await room.had("parent", "child")
     row = await row_of(app, id)
-    assert (row.state, guilt_of(row).kind) == (State.SUCCEEDED, None)
+    assert (row.state, guilt_of(row).kind, stands) == (State.SUCCEEDED, None, ["alone", "shares"])
 
 
 @shows("a suspect in a thread that waits for another job does not stop it")
@@ -453,9 +471,11 @@ async def test_an_ending_that_loses_its_workers(app: App, clock: HandClock) -> N
 # --- the seam for a trial process
 
 
-async def offered(app: App, clock: HandClock, room: Room, *names: str) -> tuple[Worker, list[Any], Signal]:
+async def offered(
+    app: App, clock: HandClock, room: Room, *names: str, **options: Any
+) -> tuple[Worker, list[Any], Signal]:
     for name in names:
-        await a_suspect(app, clock, room.held, name)
+        await a_suspect(app, clock, room.held, name, **options)
     worker, offers, signal = work(app, concurrency=2), list[Any](), Signal()
 
     def offer(suspects: Any) -> None:
@@ -478,7 +498,7 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     assert not holder._core.hand_over(suspect.id, suspect.version)
     await holder.stop()  # from the hand-over on it does not release the job or renew its lease
     assert (await row_of(app, suspect.id)).state is State.RUNNING
-    done = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, taken.send))
+    done = asyncio.create_task(trial.try_alone(suspect, taken.send))
     await taken.until(lambda: taken.sent, "the start of the trial")
     await room.has("suspect")
     assert guilt_of(await row_of(app, suspect.id)).kind == "alone"
@@ -486,7 +506,7 @@ async def test_another_worker_takes_over_a_suspect(app: App, clock: HandClock, r
     room.door.set()
     assert await done
     assert (await row_of(app, suspect.id)).state is State.SUCCEEDED
-    assert not await trial.try_alone(suspect.id, suspect.version, taken.send)
+    assert not await trial.try_alone(suspect, taken.send)
     await trial.stop()
     assert len(told.of("reaped")) == 1
 
@@ -560,8 +580,8 @@ async def a_trial(app: App) -> AsyncIterator[WorkerCore]:
         await trial.stop()
 
 
-async def left_by_its_holder(app: App, clock: HandClock, room: Room) -> Suspect:
-    holder, [suspect], _ = await offered(app, clock, room, "suspect")
+async def left_by_its_holder(app: App, clock: HandClock, room: Room, **options: Any) -> Suspect:
+    holder, [suspect], _ = await offered(app, clock, room, "suspect", **options)
     assert holder._core.hand_over(suspect.id, suspect.version)
     await holder.stop()
     return suspect
@@ -572,8 +592,19 @@ async def test_a_trial_ends_when_its_worker_has_no_such_task(app: App, clock: Ha
     suspect = await left_by_its_holder(app, clock, room)
     async with a_trial(app) as trial:
         del app._core.tasks["held"]
-        assert not await trial.try_alone(suspect.id, suspect.version, lambda: None)
+        assert not await trial.try_alone(suspect, lambda: None)
     assert (await row_of(app, suspect.id)).state is State.READY
+
+
+async def test_a_deadline_passes_while_another_worker_holds_the_suspect(app: App, clock: HandClock, room: Room) -> None:
+    """The trial begins long after the claim."""
+    suspect = await left_by_its_holder(app, clock, room, deadline=moment(clock() + 50))
+    clock.advance(20)
+    async with a_trial(app) as trial:
+        assert not await trial.try_alone(suspect, lambda: None)
+    await drain(app)
+    row = await row_of(app, suspect.id)
+    assert (row.state, row.reason, room.order) == (State.FAILED, "expired", [])
 
 
 async def test_a_trial_that_ends_before_it_begins(app: App, clock: HandClock, room: Room) -> None:
@@ -583,7 +614,7 @@ async def test_a_trial_that_ends_before_it_begins(app: App, clock: HandClock, ro
     worker = await app.storage.claim(Claim(worker="holder#1", ids=(id,), lease=3600))
     room.held._core.max_lost = 1
     async with a_trial(app) as trial:
-        assert not await trial.try_alone(id, worker.records[0].version, lambda: None)
+        assert not await trial.try_alone(suspect_of(worker.records[0]), lambda: None)
     row = await row_of(app, id)
     assert (row.state, row.reason, room.order) == (State.FAILED, "lost", [])
 
@@ -598,7 +629,7 @@ async def test_a_suspect_that_was_never_alone_elsewhere_is_alone_in_a_trial_proc
         note = plain_note(await row_of(app, id), waited=True)
         await app.storage.heartbeat(Presence(worker="holder"), [LeaseRenewal(id, row.version, note)], 3600)
     async with a_trial(app) as trial:
-        assert await trial.try_alone(id, row.version, taken.send)
+        assert await trial.try_alone(suspect_of(row), taken.send)
     assert taken.sent == 1
 
 
@@ -609,7 +640,7 @@ async def test_a_trial_process_that_stops_releases_the_suspect_that_it_was_sent(
     await room.held.options(queue="other").enqueue("beside")
     async with work(app, queues=["other"]), a_trial(app) as trial:
         await room.has("beside")  # so that the suspect waits
-        trying = asyncio.create_task(trial.try_alone(suspect.id, suspect.version, lambda: None))
+        trying = asyncio.create_task(trial.try_alone(suspect, lambda: None))
         await asyncio.sleep(0)  # it reads the row
         await trial.stop()
         assert not await trying

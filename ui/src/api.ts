@@ -344,7 +344,7 @@ export interface Job {
   function_done: boolean;
   queue_position: number | null;
   limits: string[];
-  suspect: "alone" | "waits" | null;
+  suspect: "alone" | "shares" | "waits" | null;
   withheld: { [name: string]: Withheld };
   again?: Again;
   warning?: string;
@@ -451,6 +451,7 @@ export interface Me {
   version: string;
   storage: string;
   app: string | null;
+  program: string;
   now: number;
   features: Features;
 }

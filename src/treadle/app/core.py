@@ -45,7 +45,7 @@ from treadle.policy import judge
 from treadle.policy.judge import HOLD
 from treadle.policy.misfits import Misfits, longest_wait
 from treadle.policy.retry import Retry
-from treadle.producer import Client, ClientParts, Write
+from treadle.producer import Client, ClientParts, Joined
 from treadle.resources import AppResources, Injector
 from treadle.scheduling import Schedules
 from treadle.serialization import call_codec as codecs
@@ -99,7 +99,9 @@ class AppCore:
         self.when_closing: list[Callable[[], Awaitable[None]]] = []  # called before the storage is closed
         self.resources = AppResources()
         self.counts: ProcessCounts | None = None  # counts of its workers and calls, for scrapers; see `count`
-        self.joined: Callable[[], Write | None] = lambda: None  # the transaction of the thread, if a framework knows it
+        self.joined: Callable[[], Joined | None] = lambda: (
+            None
+        )  # the transaction of the thread, if a framework knows it
         self.in_test = False  # `app.testing()` runs the jobs: no worker may run them besides
         self.inline, self.census = InlineWorker(self), Census()
         self.life = self.new_life(choice)

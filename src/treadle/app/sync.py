@@ -27,6 +27,7 @@ from treadle.concurrency.cross_loop import LoopCall, LoopEnded
 from treadle.concurrency.real_threads import new_event_loop, start, until
 from treadle.core.errors import BadSession, EventLoopError, StorageUnavailable
 from treadle.core.job import Continuation, Job, JobSpec
+from treadle.producer import Joined
 from treadle.resources import Overrides
 from treadle.storage import at_once, is_async
 from treadle.tasks.options import Seconds
@@ -105,10 +106,13 @@ class Portal:
         core = self._core
         if within is not None:
             _check_sync(within)
-        write = core.joined() if within is None else core.bound(within).enqueue
-        if write is None:
+        joined = core.joined() if within is None else Joined(core.bound(within).enqueue)
+        if joined is None:
             return self._again(lambda: _sent(core, specs))
-        return at_once(core.client.send_bound(specs, write))
+        jobs = at_once(core.client.send_bound(specs, joined.write))
+        if joined.follow is not None:
+            joined.follow(jobs)
+        return jobs
 
     def testing(
         self,

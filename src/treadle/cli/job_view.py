@@ -30,7 +30,7 @@ from treadle.workflow.signals import SIGNAL, signal_name
 
 ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 GROUPS = ("jobs", "task", "queue", "first", "last", "sample", "error")
-SUSPECT = {None: "", "waits": ": a suspect, will be tried alone", "alone": ": a suspect, runs alone now"}
+VERBS = {"signal": ("waits", "waited"), "timeout": ("lasts", "lasted")}
 COLUMNS = ("id", "state", "task", "queue", "attempts", "created", "what")
 
 
@@ -74,7 +74,8 @@ def steps(row: Record) -> list[tuple[str, str]]:
     Any other checkpoint, such as one of a schedule, is shown as its text.
     """
     own = row.job.task.startswith(OWN)
-    return [(name, text if own else _became(name, text)) for name, text in row.checkpoints if not name.startswith(OURS)]
+    pairs = [(name, text) for name, text in row.checkpoints if not name.startswith(OURS)]
+    return [(name, text if own else _became(name, text, row.ended_at)) for name, text in pairs]
 
 
 def published(row: Record) -> list[tuple[str, str]]:
@@ -82,7 +83,8 @@ def published(row: Record) -> list[tuple[str, str]]:
     return [(name[len(PUBLISHED) :], text) for name, text in row.checkpoints if name.startswith(PUBLISHED)]
 
 
-def _became(name: str, text: str) -> str:
+def _became(name: str, text: str, ended_at: float | None) -> str:
+    """The state of a step; `ended_at`: when its job ended, if it has."""
     try:
         entry = read_entry(text)
     except UNREADABLE:
@@ -100,8 +102,10 @@ def _became(name: str, text: str) -> str:
     if entry.cut:
         return f"has passed at {entry.cut!r}"
     if not isinstance(entry.until, UnsetType):
-        verb = {"signal": "waits", "timeout": "lasts"}.get(kind, "sleeps")
-        return f"{verb} until {moment_text(entry.until)}"
+        now, past = VERBS.get(kind, ("sleeps", "slept"))
+        if ended_at is not None and entry.until > ended_at:
+            return f"{past} until its job ended"
+        return f"{past if entry.over or ended_at is not None else now} until {moment_text(entry.until)}"
     if failure:
         return f"failed: {failure}"
     return "timed out" if entry.gave_up else "done"
@@ -126,6 +130,7 @@ def what(row: Record, now: float) -> str:
     because = error_line(row.error)
     if row.state is State.RUNNING:
         held = f"for {lasts(max(0.0, now - (row.started_at or now)))}"
+        held = f"waits to run alone, {held}" if _waits_alone(row) else held
         return f"{held}, {note_of(row)}" if row.note else held
     if row.state is State.READY and row.queue_position is None:
         since = paused_at(row)
@@ -137,6 +142,16 @@ def what(row: Record, now: float) -> str:
     if row.state is State.SUCCEEDED:
         return f"took {lasts(row.ended_at - row.started_at)}" if row.ended_at and row.started_at else ""
     return f"{row.reason}: {because}" if because and row.reason else because
+
+
+def _waits_alone(row: Record) -> bool:
+    """Whether a worker holds this suspect, and has not called its function."""
+    return row.state is State.RUNNING and guilt.standing(row) == "waits"
+
+
+def _suspect(row: Record) -> str:
+    stands = guilt.standing(row)
+    return "" if stands is None else f": a suspect, {guilt.STANDS[stands]}"
 
 
 def line(row: Record, now: float) -> tuple[object, ...]:
@@ -213,13 +228,13 @@ def shown(app: App, row: Record, why: str, now: float) -> list[tuple[str, object
     )
     return [
         ("id", job.id),
-        ("state", str(row.state)),
+        ("state", f"{row.state}{', but it waits to run alone' if _waits_alone(row) else ''}"),
         ("why", why),
         ("call", f"{_name(row)}({call})"),
         ("queue", job.queue),
         ("priority", job.priority or None),
         ("attempts", row.attempt),
-        ("lost", f"{plural(row.lost, 'expired lease')}{SUSPECT.get(guilt.standing(row), '')}" if row.lost else None),
+        ("lost", f"{plural(row.lost, 'expired lease')}{_suspect(row)}" if row.lost else None),
         ("worker", row.worker),
         ("key", key),
         ("lane", job.lane),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,6 +14,7 @@ import click
 
 from treadle.core import file_urls
 from treadle.core.clock import moment, moment_text, wall
+from treadle.core.command_lines import typed
 from treadle.core.redaction import in_json, in_line, shown, visible
 from treadle.core.words import lasts as lasts
 from treadle.core.words import plural as plural
@@ -35,22 +35,6 @@ COLOURS = {
     "paused": "yellow",
     "waiting": "blue",
 }
-
-
-# The variable with what the user types for `treadle`; worker processes inherit it.
-PROGRAM = "_TREADLE_PROGRAM"
-_COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>[a-z]+)(?: \[?(?:module:app|MODULE:APP)\]?)?(?=[ `]|$)")
-
-
-def program() -> str:
-    """The command that runs this program: `treadle`, or `python manage.py treadle`."""
-    return os.environ.get(PROGRAM, "treadle")
-
-
-def typed(text: str) -> str:
-    """The text with its commands as the user types them here: `manage.py` knows the app, so it is not named."""
-    here = os.environ.get(PROGRAM)
-    return text if here is None else _COMMAND.sub(lambda match: f"{here} {match['verb']}", text)
 
 
 class Stop(Exception):

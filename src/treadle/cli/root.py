@@ -13,7 +13,8 @@ import click
 
 from treadle import contrib
 from treadle.cli.group import HELP, Group, Lazy
-from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, program, write_everything
+from treadle.cli.output import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Stop, complain, write_everything
+from treadle.core.command_lines import program
 
 COMMANDS: Lazy = {
     "worker": ("treadle.cli.worker", "Run the jobs of an app, in one or more processes."),

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli.options import app_option
-from treadle.cli.output import UNREACHABLE, USAGE, Stop, note, typed
+from treadle.cli.output import UNREACHABLE, USAGE, Stop, note
+from treadle.core.command_lines import program, typed
 from treadle.core.redaction import shown
 from treadle.server.doctor.sqlite import file_of as file_of
 from treadle.storage import mark_of, words
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 IMPLIED = "_TREADLE_APP"  # in the environment: the app that the user need not name, because the program adds it
-_COMMAND = re.compile(r"(?:^|(?<=`))treadle (?P<verb>worker|(?:jobs|queues|limits|schedules) [a-z-]+)(?=[ `]|$)")
+_COMMAND = r"(?:^|(?<=`)){} (?P<verb>worker|(?:jobs|queues|limits|schedules) [a-z-]+)(?=[ `]|$)"
 
 
 class Target:
@@ -80,7 +81,7 @@ class Target:
             verb = match["verb"]
             return match[0] + (url if app is None else f" {app}" if verb == "worker" else f" --app {app}")
 
-        return typed(_COMMAND.sub(whole, text))
+        return re.sub(_COMMAND.format(re.escape(program())), whole, typed(text))
 
     @property
     def file(self) -> Path | None:

@@ -88,18 +88,30 @@ class LimitFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True
 
 
 class LimitUse(Struct, frozen=True, gc=False, kw_only=True):
-    """One limit, or one partition of it that is in use. While it is paused, `rule` has 0 slots."""
+    """One limit, or one partition of it that is in use.
+
+    key         the name of the limit, or of the partition, such as "tenant:ada"
+    rule        the rule that applies now. While the limit is paused, it has 0 slots
+    used        slots in use; a job uses as many as its cost
+    blocked     jobs that it blocks
+    starts      starts that count towards its rate now, each with its cost
+    next_start  when a used-up rate admits the next job, in seconds since 1970; None: now
+    opens       when its rate admits the first job that it blocks; None: no rate blocks a job
+    pauses      the pauses of operators and the rests that jobs have asked for
+    behind      of a paused limit: the rule that applies again when nothing pauses it; None: there is none
+    declared    code declares this rule, and no operator has set another
+    """
 
     key: str
     rule: Limit
-    used: int = 0  # slots in use, in cost
-    blocked: int = 0  # jobs blocked by it
-    starts: int = 0  # starts that count towards its rate now, in cost
-    next_start: float | None = None  # when an exhausted rate admits the next job; None: now
-    opens: float | None = None  # when its rate admits the first job that it blocks; None: no rate blocks a job
+    used: int = 0
+    blocked: int = 0
+    starts: int = 0
+    next_start: float | None = None
+    opens: float | None = None
     pauses: tuple[Pause, ...] = ()
-    behind: Limit | None = None  # the rule that applies again when nothing pauses the limit any more
-    declared: bool = False  # code declares this rule, and no operator has set another
+    behind: Limit | None = None
+    declared: bool = False
 
     @property
     def unpaused(self) -> Limit | None:

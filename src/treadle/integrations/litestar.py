@@ -35,6 +35,7 @@ class TreadlePlugin(InitPlugin):
     tokens  with `path`: the tokens that programs send and that people sign in with, or the file of `treadle token`
     auth    with `path`, instead of tokens: from a request to a `treadle.server.dashboard.Who`, or None to refuse it
     alone   with `path`, instead of both: every program of this machine may do everything
+    login   with `auth`: the URL of your login page, to which a browser without a user is redirected
     Raises BadOption.
     """
 
@@ -48,15 +49,17 @@ class TreadlePlugin(InitPlugin):
         tokens: Sequence[Token] | Path | str = (),
         auth: Auth | None = None,
         alone: bool = False,
+        login: str | None = None,
     ) -> None:
         self._apps = apps_of((app,), "TreadlePlugin")
         self._workers = workers_of(self._apps, worker)
         if not name.isidentifier():
             raise BadOption("name", f"expected the name of a parameter, found {name!r}")
-        if path is None and (tokens or auth or alone):
-            raise BadOption("path", "tokens=, auth= and alone= need it: there is nothing to protect without path=")
+        if path is None and (tokens or auth or alone or login):
+            raise BadOption("path", "tokens=, auth=, alone= and login= need it: nothing is served without path=")
         self._app, self._name = app, name
-        self._pages = None if path is None else mounted(path, site_of(app, tokens=tokens, auth=auth, alone=alone))
+        known: dict[str, Any] = {"tokens": tokens, "auth": auth, "alone": alone, "login": login}
+        self._pages = None if path is None else mounted(path, site_of(app, **known))
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the lifespan, the dependency and the job pages. Litestar calls it."""

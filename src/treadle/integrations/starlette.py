@@ -50,6 +50,7 @@ def mount(
     tokens: Sequence[Token] | Path | str = (),
     auth: Auth | None = None,
     alone: bool = False,
+    login: str | None = None,
     worker: Mapping[str, Any] | None = None,
 ) -> None:
     """Serve the HTTP API and the dashboard of an app below a path of this application, and open the app with it.
@@ -57,6 +58,7 @@ def mount(
     tokens  the tokens that programs send and that people sign in with, or the file of `treadle token`
     auth    instead of tokens: from a request to a `treadle.server.dashboard.Who`, or None to refuse it
     alone   instead of both: every program of this machine may do everything; as in `treadle.server.dashboard.asgi`
+    login   with auth: the URL of your login page, to which a browser without a user is redirected
     worker  as in `lifespan`
     The lifespan that the application has so far is kept inside that of the app. Raises BadOption.
     """
@@ -68,7 +70,7 @@ def mount(
     if any(isinstance(route, Mount) and route.path == path.rstrip("/") for route in host.routes):
         raise BadOption("path", f"this application has something mounted at {path!r} already: choose another path")
     workers = workers_of(opened, worker)
-    site = asgi(app, auth=auth, tokens=tokens, alone=alone)
+    site = asgi(app, auth=auth, tokens=tokens, alone=alone, login=login)
     before = host.router.lifespan_context
 
     def around(web: Any) -> AbstractAsyncContextManager[Any]:

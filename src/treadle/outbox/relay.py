@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from treadle.concurrency.spawn import started
 from treadle.core.clock import monotonic
+from treadle.core.command_lines import command
 from treadle.core.errors import (
     UNREADABLE,
     Locked,
@@ -313,7 +314,8 @@ class Relay:
         given_up = tries >= TRIES and not for_ever
         delay, text = None if given_up else _pause(tries), _words(error)
         await self._database.run(self._statements.failed([row.seq for row in call], text, delay))
-        after = "given up; `treadle storage relay retry` tries it again" if delay is None else f"again in {delay:g} s"
+        again = f"given up; {command('storage', 'relay', 'retry')} tries it again"
+        after = again if delay is None else f"again in {delay:g} s"
         log.warning("outbox: %s cannot be delivered (%s), try %d, %s", _named(call[0]), text, tries, after)
 
     async def _done(self, rows: Sequence[Waiting], jobs: Sequence[NewJob], stored: Sequence[Record]) -> list[int]:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.errors import UNREADABLE
 from treadle.core.model import Outcome, Pairs, Record, State
 from treadle.core.own_checkpoints import own_checkpoints
@@ -25,8 +26,13 @@ NOTE: Final = "treadle:lost"  # the name of the checkpoint
 EXPLAINED: Final = 100  # workers whose end is known to be explained, the latest ones
 OLD: Final = re.compile("([0-9]{1,9}):([0-9]{1,9})")  # what 0.9 stored there: the reopenings, and the cleared losses
 
-Standing = Literal["waits", "alone"]
+Standing = Literal["waits", "alone", "shares"]
 Kind = Literal["alone", "stopping"]
+STANDS: Final[dict[Standing, str]] = {
+    "waits": "will be tried alone",
+    "alone": "runs alone now",
+    "shares": "runs next to other jobs",
+}
 
 
 class Guilt(Struct, frozen=True, omit_defaults=True):
@@ -39,6 +45,7 @@ class Guilt(Struct, frozen=True, omit_defaults=True):
     alone      how many of the others were lost while nothing else ran in the process
     kind       what a lease means that is lost while this is stored: "alone", or "stopping", which is cleared
     waits      how often the job has waited in vain to be alone, since it last lost a lease
+    shares     its function runs next to other jobs
     """
 
     reopening: Natural = 0
@@ -47,6 +54,7 @@ class Guilt(Struct, frozen=True, omit_defaults=True):
     alone: Natural = 0
     kind: Kind | None = None
     waits: Natural = 0
+    shares: bool = False
 
 
 _read = msgspec.json.Decoder(Guilt).decode
@@ -66,6 +74,7 @@ def guilt_of(record: Record) -> Guilt:
         cleared=noted.cleared + (noted.kind == "stopping"),
         kind=None,
         waits=0,
+        shares=False,
     )
 
 
@@ -85,10 +94,14 @@ def is_suspect(record: Record) -> bool:
 
 
 def standing(record: Record) -> Standing | None:
-    """Whether an unfinished suspect runs alone, or waits for that. None: it is no suspect."""
-    if record.state.final or not is_suspect(record):
+    """Whether an unfinished suspect waits to run alone, runs alone, or runs next to other jobs. None: it is no suspect,
+    or none of its code runs: it is one of Treadle's own, or its function has run."""
+    if record.state.final or record.function_done or record.job.queue == SYSTEM_QUEUE or not is_suspect(record):
         return None
-    return "alone" if record.state is State.RUNNING and guilt_of(record).kind == "alone" else "waits"
+    guilt = guilt_of(record)
+    if record.state is not State.RUNNING or not (guilt.kind or guilt.shares):
+        return "waits"
+    return "alone" if guilt.kind == "alone" else "shares"
 
 
 def culprit_of(record: Record) -> tuple[str, ...]:
@@ -114,12 +127,12 @@ def words(record: Record) -> str | None:
         return None
     deaths = attempts.deaths(record)
     why = f", because {attempts.death_words(deaths[-1])}" if deaths else ""
-    return f"it is a suspect{why}, and {'runs alone now' if stands == 'alone' else 'will be tried alone'}"
+    return f"it is a suspect{why}, and {STANDS[stands]}"
 
 
 def trial_note(record: Record) -> Pairs:
     """The note of a run that begins alone: a lease that is lost from now on counts."""
-    return _pair(replace(guilt_of(record), kind="alone"))
+    return _pair(replace(guilt_of(record), kind="alone", shares=False))
 
 
 def stop_note(record: Record) -> Pairs:
@@ -133,7 +146,12 @@ def plain_note(record: Record, waited: bool = False) -> Pairs:
     waited  it has waited in vain to be alone
     """
     guilt = guilt_of(record)
-    return _pair(replace(guilt, kind=None, waits=guilt.waits + waited))
+    return _pair(replace(guilt, kind=None, waits=guilt.waits + waited, shares=False))
+
+
+def sharing_note(record: Record) -> Pairs:
+    """The note of a run whose function runs next to other jobs, from its begin or from now on."""
+    return _pair(replace(guilt_of(record), kind=None, shares=True))
 
 
 def cleared_note(record: Record) -> Pairs:

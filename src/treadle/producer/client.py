@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from treadle.core import defaults
 from treadle.core.command_lines import command
@@ -36,6 +36,17 @@ T = TypeVar("T")
 
 
 Write = Callable[[list[NewJob]], Awaitable[Sequence[Record]]]  # stores rows -> the rows that are stored then
+
+
+class Joined(NamedTuple):
+    """How jobs are stored by the transaction of a framework.
+
+    write   stores them, or arranges that they are stored later
+    follow  called with the handles of jobs that are stored later; None: they are stored by `write`
+    """
+
+    write: Write
+    follow: Callable[[Sequence[Job[Any, Any]]], None] | None = None
 
 
 class Portal(Protocol):

@@ -289,7 +289,7 @@ class CallCodec:
             self._own.probe(self._value.shape, value, f"the value of the workflow of {self.name}")
         if by_place or more:
             later = {name: p for name, p in by_name.items() if not by_place or p is not by_place[0]}
-            self._rest = Parameters(by_place[1:], more, later, rest, provided)
+            self._rest = Parameters(by_place[1:], more, later, rest, provided, by_place[0].name if by_place else "")
         self._plan = plan = Parameters(by_place, more, by_name, rest, provided)
         if self._codec is None:
             self._whole, self._exact = plan.whole, self._result.shape.exact

@@ -50,6 +50,7 @@ class Parameters:
     """The parameters of a call, by how they can be given, and one decoder for the common payload.
 
     provided  the names of those that the worker fills, which a call must not give
+    passed    the name of the one that gets the result of the job before
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Parameters:
         named: Mapping[str, Param],
         rest: Param | None,
         provided: Sequence[str] = (),
+        passed: str = "",
     ) -> None:
         self._provided = tuple(provided)
+        self._passed = f"; {passed!r} gets the result of the job before" if passed else ""
         self.positional, self.more, self.named, self.rest = tuple(positional), more, named, rest
         by_place = {param.name for param in positional}
         self.needed = tuple(p for p in named.values() if p.required and p.name not in by_place)
@@ -137,7 +140,8 @@ class Parameters:
         by_place, named = list(args), dict(kwargs)
         if len(by_place) > self.high and self.more is None:
             hint = f"; the worker provides {' and '.join(self._provided)}" if self._provided else ""
-            raise BadArgument(task, None, f"takes at most {self.high} positional arguments, got {len(by_place)}{hint}")
+            what = f"takes at most {self.high} positional arguments, got {len(by_place)}{self._passed}{hint}"
+            raise BadArgument(task, None, what)
         for name in self._provided:
             if name in named:
                 raise BadArgument(task, name, "is a dependency, which the worker provides: leave it out")
@@ -152,7 +156,7 @@ class Parameters:
             if name not in self.named and self.rest is None:
                 known = ", ".join(dict.fromkeys([*(p.name for p in self.positional), *self.named])) or "none"
                 hint = f"; an option of the job is given as .options({name}=...)" if name in OPTIONS else ""
-                raise BadArgument(task, name, f"is not one of its parameters ({known}){hint}")
+                raise BadArgument(task, name, f"is not one of its parameters ({known}){self._passed}{hint}")
         for param in (*self.positional[len(by_place) :], *self.needed):
             if param.required and not (param.name in named and param.name in self.named):
                 raise BadArgument(task, param.name, f"is missing: expected {param.shape.says}")

@@ -66,7 +66,7 @@ class RunnerTrials:
             waits = guilt.guilt_of(row).waits
             if waits < WAITS:
                 later.append(judge.released(row, ask.lease * 2**waits, guilt.plain_note(row, waited=True)))
-            elif await self._noted(ask, row, guilt.plain_note(row)):
+            elif await self._noted(ask, row, guilt.sharing_note(row)):
                 kept.append(row)
         await self._storage().settle(later)
         return tuple(kept)

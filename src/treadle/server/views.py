@@ -7,7 +7,7 @@ codec.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -157,7 +157,8 @@ class JobView(Struct, frozen=True, kw_only=True):
              upstream, superseded; of a job that is queued again: "lost by <worker>", "declined by <worker>", "asleep in
              <step>"
     status   the state, or of a ready job whether it is queued, scheduled or blocked
-    suspect  of a job whose worker was lost, which may be the cause: it waits to run alone, or runs alone now
+    suspect  of a job whose worker was lost, which may be the cause: it waits to run alone (if it is running: a worker
+             holds it), runs alone now, or shares its process with other jobs
     reopenings      how often it was reopened
     function_done   its function has run (or it has none), and only its ending is left
     queue_position  the instant that orders it in its queue; null: it is not queued
@@ -210,7 +211,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     function_done: bool
     queue_position: float | None
     limits: tuple[str, ...]
-    suspect: Literal["waits", "alone"] | None = None
+    suspect: guilt.Standing | None = None
     withheld: dict[Payload, Why] = {}
     again: Again | UnsetType = UNSET
     warning: str | UnsetType = UNSET

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
+from treadle.core.command_lines import command
 from treadle.core.errors import StorageError
 
 if TYPE_CHECKING:
@@ -41,4 +42,4 @@ async def warn_of_risks(storage: Storage, known: set[str]) -> None:
     if new:
         known.update(risk.name for risk in new)
         texts = "; ".join(risk.text for risk in new)
-        log.warning("this storage may lose jobs: %s. `treadle doctor` says what to change", texts)
+        log.warning("this storage may lose jobs: %s. %s says what to change", texts, command("doctor"))

@@ -18,6 +18,7 @@ from treadle.core.model import NewJob
 from treadle.policy.retry import Policy
 from treadle.resources import bound, injector_of
 from treadle.serialization.call_codec import CallCodec
+from treadle.tasks.computed_options import check_parameters
 from treadle.tasks.declaration import BatchDeclaration, Declaration, Kind
 from treadle.tasks.job_factory import JobFactory, Template, own_limit
 from treadle.tasks.options import Options, check_names, columns, completed, flag, merge, policy_of
@@ -51,6 +52,7 @@ class TaskCore:
         known, reduce = factory.reducers, declared.reduce
         self.reduce = None if reduce is None else reducer_of(known, reduce)
         self.signature = CallCodec(self.name, declared.of_one_job, declared.codec, folded_type(known, reduce))
+        check_parameters(self.name, declared.of_one_job, declared.computed)
         constants = declared.constants
         policy = policy_of(constants)
         self.timeout = None if isinstance(policy.timeout, UnsetType) else policy.timeout

@@ -10,7 +10,7 @@ from treadle.core.errors import StorageError
 from treadle.core.model import Claim, Record
 from treadle.policy.claim_plan import Rooms
 from treadle.worker.executor import Executor
-from treadle.worker.parts import WorkerParts
+from treadle.worker.parts import Suspect, WorkerParts
 from treadle.worker.trials import Trials
 
 log = logging.getLogger("treadle")
@@ -58,12 +58,12 @@ class ClaimsById:
         task.add_done_callback(self._loops.remove)
         return first_try
 
-    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+    async def try_alone(self, suspect: Suspect, taken: Callable[[], None]) -> bool:
         """See `WorkerCore.try_alone`."""
         state = self._state
         state.claims_by_id += 1  # a stopping worker waits for it, then releases its job: no other holds the lease
         try:
-            record = await self._trials.held(id, version)
+            record = await self._trials.held(suspect)
         finally:
             state.claims_by_id -= 1
             state.wake.set()
@@ -71,7 +71,7 @@ class ClaimsById:
             return False
         over = self._trials.expect(record, taken)
         state.slots.take()
-        self._executor.start_all([record])
+        self._executor.start_all([record], suspect.sent, suspect.came)
         self._trials.follow(record)
         return await over
 

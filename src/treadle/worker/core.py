@@ -31,7 +31,7 @@ from treadle.worker.jobs_of_others import JobsOfOthers
 from treadle.worker.logs import switch_on
 from treadle.worker.os_signals import Handler, Signals
 from treadle.worker.outage import StorageOutage
-from treadle.worker.parts import Opened, WorkerHost, WorkerParts
+from treadle.worker.parts import Opened, Suspect, WorkerHost, WorkerParts
 from treadle.worker.probes import HealthReporter, Probes
 from treadle.worker.session import WorkerSession
 from treadle.worker.trials import Offer
@@ -353,13 +353,13 @@ class WorkerCore:
         if self.session is not None:
             self.session.trials.failed()
 
-    async def try_alone(self, id: str, version: int, taken: Callable[[], None]) -> bool:
+    async def try_alone(self, suspect: Suspect, taken: Callable[[], None]) -> bool:
         """Run a suspect that another worker holds, in this process, which runs nothing else. Returns when its outcome
         is stored; False if it did not run: it is not held under this version any more, or the worker stops.
 
         taken  called when the row says that the job runs alone, just before it begins
         """
-        return self.session is not None and await self.session.by_id.try_alone(id, version, taken)
+        return self.session is not None and await self.session.by_id.try_alone(suspect, taken)
 
     def _tell(self, name: str, error: BaseException | None = None) -> None:
         tell(self.app.emitter, self.config.name, name, error)

@@ -113,11 +113,12 @@ class Dispatcher:
         """Settle these outcomes, claim up to `limit` jobs, and start them."""
         state, handoff = self._state, self._handoff
         limit = self._begin_claim(limit)
-        was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins()
+        sent = self._now()
+        was_outstanding, claim_id = handoff.outstanding, handoff.claim_begins(sent)
         reserved = limit or int(was_outstanding)
         state.slots.take(reserved)
         state.unconfirmed.sent[self._number] = ended
-        taken, sent = 0, self._now()
+        taken = 0
         try:
             if limit:
                 state.demand.claim_begins()

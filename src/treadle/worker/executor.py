@@ -70,13 +70,14 @@ class Executor:
         self._cleanups = Cleanups(parts, self._runner, self._durable, self._texts)
         self._metrics, self._to_time = parts.metrics, 0  # jobs to time of those that are started next
 
-    def start_all(self, records: Sequence[Record], sent: float | None = None) -> None:
+    def start_all(self, records: Sequence[Record], sent: float, came: float | None = None) -> None:
         """Run claimed jobs. A job that cannot be started does not hold up the others.
 
-        `sent`: when the claim was sent, by this process's clock; None: another process has claimed them for this one.
+        sent  when the claim was sent, by this process's clock
+        came  when its answer came, by the same clock; None: now
         """
-        came = self._now()
-        sent = came if sent is None else max(sent, came - self._lease)  # older claims have lost their lease
+        came = self._now() if came is None else came
+        sent = min(came, max(sent, came - self._lease))  # older claims have lost their lease
         self._state.started += len(records)
         if self._metrics is not None and records:
             self._to_time = self._metrics.starts(records)
@@ -139,7 +140,7 @@ class Executor:
         if rules.timeout is not None and not (record.lost and self._trials.is_due(run)):
             self.timeouts.add(rules.timeout, run, "timeout")
         if record.deadline_at is not None and record.started_at is not None:
-            self.timeouts.add(record.deadline_at - record.started_at, run, "deadline")
+            self.timeouts.add(record.deadline_at - job_run.storage_time(self._now()), run, "deadline")
         if isinstance(task, BatchCore):
             run.in_batch = True
             state.slots.release()
@@ -221,7 +222,7 @@ class Executor:
             job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
         if task.kind == "async":
             job_run.place = run.handle or asyncio.current_task()
-        if not run.rules.is_part and streams_of(job_run.record.checkpoints):
+        if job_run.record.checkpoints and not run.rules.is_part and streams_of(job_run.record.checkpoints):
             # The attempt that succeeds voids what earlier ones have written, also if it writes nothing.
             job_run.durable = Durable(job_run, self._durable, self._durable.codec(task.name))
         runner = self._cleanups if run.rules.is_part else self._runner

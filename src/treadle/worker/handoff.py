@@ -19,7 +19,7 @@ class HandOff:
         claim under way --found nothing, request left--> outstanding --a job arrives--> no claim
                         --brought jobs, or no request--> no claim
 
-    start    starts the job that arrives
+    start    starts the job that arrives, as `Executor.start_all`
     storage  a storage with hand-off; None: there is no hand-off, and the object only makes claim ids
     wait     seconds a request lasts: less than a lease, so that a job claimed for a dead worker comes back in time
     """
@@ -27,7 +27,7 @@ class HandOff:
     def __init__(
         self,
         state: WorkerState,
-        start: Callable[[Sequence[Record]], None],
+        start: Callable[[Sequence[Record], float], None],
         storage: HandOffs | None = None,
         wait: float = 0.0,
     ) -> None:
@@ -36,12 +36,13 @@ class HandOff:
         self.address = None if self._mailbox is None else (self._mailbox.address, wait)  # `Claim.hand_off`
         self.outstanding = False  # a request is with the storage; a slot is reserved for its job
         self._claim_id = ""  # of the claim under way, or of the outstanding request
+        self._sent = 0.0  # when that claim was sent, by this process's clock
         self._early: Record | None = None  # a job that arrived before the claim was answered with nothing
 
-    def claim_begins(self) -> str:
-        """Returns the id of the next claim. That claim ends an outstanding request, and returns the job that was
-        claimed for the request."""
-        self._early = None
+    def claim_begins(self, sent: float) -> str:
+        """Returns the id of the next claim, which is sent now. That claim ends an outstanding request, and returns the
+        job that was claimed for the request."""
+        self._early, self._sent = None, sent
         if self.outstanding:
             self.outstanding = False
             self._state.slots.release()
@@ -79,6 +80,8 @@ class HandOff:
             return
         self._claim_id = ""
         self._state.demand.brought()
-        self._start([record])
+        # The enqueuing process has claimed the job after the request was sent, at a time of the storage's clock. A
+        # sleep ends early by the way of this notification only where the storage's clock is ahead by as much.
+        self._start([record], max(self._sent, record.started_at or 0.0))
         self.outstanding = False  # reset after the start: a suspect of another thread waits for both
         self._state.wake.set()

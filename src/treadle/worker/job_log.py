@@ -58,7 +58,8 @@ def write(event: Event, error: BaseException | None = None, hide: Hide | None = 
     if summary := error_line(error_text):
         text, arguments = f"{text}: %s", [*arguments, visible(summary)]
     if event.delay is not None:
-        text, arguments = f"{text}; again in %s", [*arguments, f"{event.delay:.1f} s"]
+        pause = f"{event.delay:.1f}"
+        text, arguments = f"{text}; again %s", [*arguments, "at once" if pause == "0.0" else f"in {pause} s"]
     record = log.makeRecord(
         log.name,
         level,

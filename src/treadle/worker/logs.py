@@ -53,8 +53,16 @@ def indented(text: str) -> str:
     return visible(text).replace("\n", "\n    ")
 
 
+def _time(record: logging.LogRecord) -> str:
+    """In UTC, as the times in messages: Django gives the processes that import a project another zone."""
+    return f"{moment(record.created):%Y-%m-%d %H:%M:%SZ}"
+
+
 class Simple(logging.Formatter):
     """Log lines of a server or a WASI runner, in a given format."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return _time(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = message_of(record)
@@ -65,7 +73,7 @@ class Simple(logging.Formatter):
 
 
 class Plain(logging.Formatter):
-    """Log lines for people: time, level, worker, text, and the job if there is one."""
+    """Log lines for people: time in UTC, level, worker, text, and the job if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         here = record.__dict__
@@ -75,9 +83,8 @@ class Plain(logging.Formatter):
         for more in (_trace(self, record), record.stack_info):
             if more:
                 text += f"\n{more}"
-        time = f"{moment(record.created).astimezone():%Y-%m-%d %H:%M:%S}"
         source = "" if record.name in ("treadle", "treadle.jobs") else f"{record.name}: "
-        return indented(f"{time} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}")
+        return indented(f"{_time(record)} {record.levelname:<7} {here.get('worker', '-')}  {source}{text}")
 
 
 class Json(logging.Formatter):

@@ -87,11 +87,15 @@ class Suspect(Struct, frozen=True):
     """A suspect that a worker holds for another process: its id and version are enough to renew and settle it.
 
     explains  workers whose end it explains
+    sent      when its claim was sent, by the clock of this machine
+    came      when the answer came
     """
 
     id: str
     version: int
     task: str
+    sent: float
+    came: float
     explains: tuple[str, ...] = ()
 
 

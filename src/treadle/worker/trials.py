@@ -124,9 +124,12 @@ class Trials:
         """Wait until this suspect may run alone, and note that it does. Returns the outcome of a suspect that waits too
         long, or that another one clears meanwhile, and None for one that may run. Raises CancelledError if another
         process has taken it, if its lease is lost, or if the worker stops."""
-        if guilt.guilt_of(run.record).kind is not None:  # an earlier run left it, which another program settled
+        noted = guilt.guilt_of(run.record)
+        if noted.kind is not None or noted.shares:  # an earlier run left it, which another program settled
             await self._store(run, guilt.plain_note(run.record))
         self.explain(guilt.culprit_of(run.record))
+        if self._state.stopping:  # the stop has ended the waits of others, and knows nothing of this one
+            return self._put_off(run, 0.0, guilt.plain_note(run.record))
         if self._may_offer(run) and not self._is_cleared(run):
             if len(self._held) >= MOST:
                 return self._put_off(run, self._lease, guilt.plain_note(run.record))
@@ -172,7 +175,7 @@ class Trials:
     async def _begin_sharing(self, run: RunningJob) -> None:
         """Let other jobs begin next to a suspect, once its row no longer says that it is alone."""
         try:
-            await self._store(run, guilt.plain_note(run.record))
+            await self._store(run, guilt.sharing_note(run.record))
             if run in self._waiting and run is not self._ended:
                 self._over(run)
         finally:
@@ -194,6 +197,7 @@ class Trials:
         job that never ends must not hold up the others, and a suspect that is never alone must not wait for ever."""
         waits = guilt.guilt_of(run.record).waits
         if waits >= WAITS and not self.is_expected(run.record):
+            await self._store(run, guilt.sharing_note(run.record))
             log.warning("%s %s runs next to other jobs: they left it no time alone", run.task.name, run.record.job.id)
             return None
         granted = self.loop.create_future()
@@ -283,7 +287,8 @@ class Trials:
         held = self._held[key] = _Held(run, self.loop.create_future())
         if not self._new:
             self.loop.call_soon(self._offer_new)
-        self._new.append(Suspect(*key, run.record.job.task, guilt.culprit_of(run.record)))
+        times = run.job_run.sent, run.job_run.came
+        self._new.append(Suspect(*key, run.record.job.task, *times, guilt.culprit_of(run.record)))
         slots = 0 if run.in_batch else 1
         self._state.slots.release(slots)
         self._state.wake.set()
@@ -318,16 +323,17 @@ class Trials:
 
     # --- for the worker of another process
 
-    async def held(self, id: str, version: int) -> Record | None:
+    async def held(self, suspect: Suspect) -> Record | None:
         """The row of a suspect that another worker holds; None: it holds it no longer."""
         while True:
             try:
-                [row] = await self._storage.get([id])
+                [row] = await self._storage.get([suspect.id])
             except StorageError as error:
                 await self._outage.failed(LABEL, error)
                 continue
             self._outage.answered(LABEL)
-            return row if row is not None and row.version == version and row.state is State.RUNNING else None
+            is_held = row is not None and (row.version, row.state) == (suspect.version, State.RUNNING)
+            return row if is_held else None
 
     def expect(self, record: Record, taken: Callable[[], None]) -> asyncio.Future[bool]:
         """The executor is going to start this suspect of another worker. Calls `taken` when it runs alone. The future

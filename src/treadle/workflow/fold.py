@@ -156,11 +156,13 @@ def fatal(children: Sequence[Record], plan: EndingPlan) -> list[Record]:
 
 
 def _named(failed: Sequence[Record], of: int) -> str:
-    lines, blamed = [f"{len(failed)} of its {of} children did not succeed:"], causes(failed)
-    lines += [
-        f"- {row.job.task} {row.job.id} ({row.reason}): {error_line(row.error) or 'no details'}"[:400]
+    """The error. Its first line is a whole sentence, because lists, logs and `explain` show no other."""
+    blamed = causes(failed)
+    first, *others = [
+        f"{row.job.task} {row.job.id} ({row.reason}): {error_line(row.error) or 'no details'}"[:400]
         for row in blamed[:SHOWN]
     ]
+    lines = [f"{len(failed)} of its {of} children did not succeed: {first}", *(f"- {other}" for other in others)]
     if len(blamed) > SHOWN:
         lines.append(f"- and {len(blamed) - SHOWN} more")
     return "\n".join(lines)

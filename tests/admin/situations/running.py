@@ -9,7 +9,7 @@ from tests.kit import work
 from treadle import Abort, Key, Retry, State, current
 from treadle.core.model import LeaseRenewal, Presence
 from treadle.policy.attempts import losses
-from treadle.policy.guilt import trial_note
+from treadle.policy.guilt import sharing_note, trial_note
 
 situations = Situations()
 
@@ -39,6 +39,26 @@ async def it_runs_again_with_progress(stage: Stage) -> AsyncIterator[Sentence]:
         await stage.until("a", "40%")
         yield "a", f"It has been running on w1 since {START} (attempt 2), 40% done; its lease lasts another 30 s."
         gate.go.set()
+
+
+@situations.add
+async def a_worker_holds_it_until_it_can_run_alone(stage: Stage) -> AsyncIterator[Sentence]:
+    await stage.job()
+    await stage.claim(lease=5)
+    stage.clock.advance(6)
+    await stage.beat("w2")
+    [row] = await stage.claim(worker="w2")
+    yield (
+        "a",
+        f"Worker 'w2' has held it since {stage.at(6)}, until it can run alone; its lease lasts another 60 s. It is a "
+        "suspect, because worker 'w1' was lost, and will be tried alone.",
+    )
+    await stage.storage.heartbeat(Presence(worker="w2"), [LeaseRenewal("a", row.version, sharing_note(row))], 60)
+    yield (
+        "a",
+        f"It has been running on w2 since {stage.at(6)}; its lease lasts another 60 s. It is a suspect, because "
+        "worker 'w1' was lost, and runs next to other jobs.",
+    )
 
 
 @situations.add

@@ -10,7 +10,9 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.routing import Mount
 
 from tests.server.dashboard.asgi import call
 from tests.server.dashboard.hosts import PREFIX, by_header, django_host, fastapi_host, flask_host, uvicorn_of
@@ -95,6 +97,38 @@ async def test_the_user_of_the_host_has_the_rights_that_auth_returns(app: App) -
     assert (me["name"], me["scopes"], me["auth"]) == ("Ada", ["read"], "host")
     assert (await call(site, "/v1/queues/mail/pause", "POST", x_user="Ada")).status == 403
     assert (await call(site, "/v1/queues/mail/pause", "POST", x_user="staff")).status == 200
+
+
+PAGE = {"sec_fetch_mode": "navigate"}
+LOGIN = "/login?from=ops"
+
+
+@pytest.mark.parametrize("heads", [PAGE, {"accept": "text/html,*/*"}])
+async def test_a_browser_without_a_user_is_sent_to_the_login_page(app: App, heads: dict[str, str]) -> None:
+    site = Starlette(routes=[Mount("/ops", asgi(app, auth=by_header, login=LOGIN))])
+    answer = await call(site, "/ops/dashboard/?page=a%20b", **heads)
+    assert (answer.status, answer.headers["location"]) == (303, f"{LOGIN}&next=/ops/dashboard/%3Fpage%3Da%2520b")
+    assert (await call(site, "/ops/dashboard/", x_user="Ada", **heads)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "heads"),
+    [
+        ("/dashboard/", "GET", {"sec_fetch_mode": "cors", "accept": "text/html"}),
+        ("/dashboard/", "GET", {}),
+        ("/dashboard/", "POST", PAGE),
+        ("/v1/me", "GET", PAGE),
+    ],
+)
+async def test_other_requests_without_a_user_get_401(app: App, path: str, method: str, heads: dict[str, str]) -> None:
+    assert (await call(asgi(app, auth=by_header, login=LOGIN), path, method, **heads)).status == 401
+    assert (await call(asgi(app, auth=by_header), path, method, **PAGE)).status == 401
+
+
+@pytest.mark.parametrize("options", [{"tokens": "tokens.toml"}, {"alone": True}, {"auth": by_header}])
+def test_a_login_page_needs_auth(app: App, options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match="expected the URL of the login page, together with auth="):
+        asgi(app, login="", **options)
 
 
 async def test_auth_may_be_async_and_sees_the_session_of_the_host(app: App) -> None:

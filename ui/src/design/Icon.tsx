@@ -9,6 +9,7 @@ const STATE_PATHS: Record<string, string> = {
   deferred: "M6 1.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M6 3.5V6l1.8 1.2",
   blocked: "M6 1.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M3.8 6h4.4",
   paused: "M4 2.5v7M8 2.5v7",
+  suspect: "M4 2.5v7M8 2.5v7",
   waiting: "M3.3 1.5h5.4M3.3 10.5h5.4M4 1.5c0 3 4 3.2 4 4.5S4 7.5 4 10.5M8 1.5c0 3-4 3.2-4 4.5s4 1.5 4 4.5",
   succeeded: "M2 6.4 4.7 9 10 3.2",
   ok: "M2 6.4 4.7 9 10 3.2",

@@ -24,6 +24,7 @@ const TONES: Record<string, Tone> = {
   retrying: "warn",
   lost: "warn",
   paused: "warn",
+  suspect: "warn",
   warning: "warn",
   waiting: "quiet",
   succeeded: "good",
@@ -40,8 +41,9 @@ export function toneOf(state: string): Tone {
   return TONES[state] ?? "quiet";
 }
 
-export function statusOf(job: Job): Status | "paused" {
+export function statusOf(job: Job): Status | "paused" | "suspect" {
   if (job.paused_at) return "paused";
+  if (job.state === "running" && job.suspect === "waits") return "suspect"; // a worker holds it until it can run alone
   if (job.status) return job.status;
   if (job.state !== "ready") return job.state;
   return job.blocked_on ? "blocked" : job.due_at ? "scheduled" : "queued";

@@ -18,6 +18,7 @@ import { FailureRows } from "../parts/FailureRows";
 import { MetricCharts, SpanChoice } from "../parts/MetricCharts";
 import { QueueTable } from "../parts/QueueTable";
 import { WorkerRows } from "../parts/WorkerRows";
+import { worker } from "../parts/terminal";
 import { PageHead } from "../shell/PageHead";
 
 const TOP = 5; // groups of failures
@@ -91,7 +92,7 @@ function Filled({ look }: { look: Look }): JSX.Element {
                 .slice(0, 6)}
             />
           ) : (
-            <Empty title="No worker has sent a heartbeat recently" code="treadle worker your_module:app">
+            <Empty title="No worker has sent a heartbeat recently" code={worker()}>
               Jobs stay queued until a worker serves their queue.
             </Empty>
           )}
@@ -212,7 +213,7 @@ function FirstSteps(): JSX.Element {
   const storage = me.value?.storage ?? "";
   return (
     <Empty title="No jobs yet" code={firstJob(storage.includes("***") ? "sqlite:///treadle.db" : storage)}>
-      Declare a task, enqueue it, and run a worker with <code>treadle worker your_module:app</code>. This page follows
+      Declare a task, enqueue it, and run a worker with <code>{worker()}</code>. This page follows
       by itself.
     </Empty>
   );

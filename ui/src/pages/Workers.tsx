@@ -4,6 +4,7 @@ import { plural } from "../lib/format";
 import { useListKeys } from "../lib/list";
 import { overview } from "../lib/live";
 import { WorkerRows } from "../parts/WorkerRows";
+import { worker } from "../parts/terminal";
 import { PageHead } from "../shell/PageHead";
 
 export function Workers(): JSX.Element {
@@ -29,7 +30,7 @@ export function Workers(): JSX.Element {
         ) : look.workers.length ? (
           <WorkerRows workers={look.workers} />
         ) : (
-          <Empty title="No worker has sent a heartbeat recently" code="treadle worker your_module:app">
+          <Empty title="No worker has sent a heartbeat recently" code={worker()}>
             A worker appears here with its first heartbeat, within 10 s of its start.
           </Empty>
         )}

@@ -10,7 +10,11 @@ import { isFinal, reasonOf } from "../lib/status";
 import { targeted } from "./terminal";
 
 /** The state of a job that may have killed its worker. */
-const SUSPECT = { waits: ": a suspect, will be tried alone", alone: ": a suspect, runs alone now" };
+const SUSPECT = {
+  waits: ": a suspect, will be tried alone",
+  alone: ": a suspect, runs alone now",
+  shares: ": a suspect, runs next to other jobs",
+};
 
 export function FactsOf({ job }: { job: Row }): JSX.Element {
   const worker = job.worker?.replace(/#[^#]*$/, "");

@@ -18,7 +18,7 @@ export function Why({ job }: { job: Row }): JSX.Element {
   const status = statusOf(job);
   return (
     <div
-      class={`why t-${job.state === "failed" ? "bad" : status === "blocked" ? "warn" : status === "running" ? "live" : job.state === "succeeded" ? "good" : "quiet"}`}
+      class={`why t-${job.state === "failed" ? "bad" : status === "blocked" || status === "suspect" ? "warn" : status === "running" ? "live" : job.state === "succeeded" ? "good" : "quiet"}`}
     >
       <p data-testid="why" dir="auto">
         <Prose text={load.data?.text ?? load.error?.message ?? "…"} />

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from treadle.admin.failure_groups import signature
+from treadle.core.command_lines import typed
 from treadle.core.model import Record
 
 Kind = Literal[
@@ -68,7 +69,7 @@ class Findings:
         finding = self._groups.get(key)
         if finding is None:
             finding = self._groups[key] = Finding(
-                level=level, kind=kind, subject=subject, what=what, advice=advice, states={}, example=example
+                level=level, kind=kind, subject=subject, what=what, advice=typed(advice), states={}, example=example
             )
         finding.jobs += 1
         if state is not None:

@@ -10,7 +10,7 @@ from treadle.core.command_lines import command
 from treadle.core.defaults import SYSTEM_QUEUE
 from treadle.core.errors import error_line
 from treadle.core.model import Presence, Record
-from treadle.policy import unread
+from treadle.policy import guilt, unread
 
 NEAR = 0.25  # s by which a job may have been claimed before the batch that it opens
 _SCHEDULE = "schedule="  # prefix of the label of a schedule's row
@@ -31,6 +31,8 @@ def running(facts: Facts) -> str:
     if worker is not None and is_silent(worker):
         silent = f"; the last heartbeat of {name} came {lasting(worker.age)} ago"
     since = f"It has been running on {name} since {at(row.started_at)}{again}{done}{silent}"
+    if guilt.standing(row) == "waits":
+        since = f"Worker {name!r} has held it since {at(row.started_at)}, until it can run alone{silent}"
     return f"{since}; its lease {_lasts(lease, facts)}."
 
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from treadle.core.command_lines import typed
+
 # Errors of a decoder for a text of another sender: no JSON, another shape, a lone surrogate, nested too deeply.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -31,6 +33,9 @@ class TreadleError(Exception):
     def permanent(self) -> bool:
         """Whether a job whose run raises this error fails at once."""
         return self.fails_as is not None
+
+    def __str__(self) -> str:
+        return typed(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception would call the class with the finished message, which is not what `__init__` takes.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from django.apps import AppConfig
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
+
+from treadle.core.command_lines import PROGRAM
 
 
 class TreadleConfig(AppConfig):
@@ -19,6 +23,12 @@ class TreadleConfig(AppConfig):
         from treadle.integrations.django import checks, database_app, tables
 
         checks.register_all()
+        os.environ.setdefault(PROGRAM, _program(database_app.places()))
         connection_created.connect(database_app.follow, dispatch_uid="treadle.follow")
         post_migrate.connect(tables.after_migrate, sender=self, dispatch_uid="treadle.tables")
         post_migrate.connect(tables.for_copies, dispatch_uid="treadle.copies")
+
+
+def _program(places: int) -> str:
+    """The command line of this project. A message does not know which storage it is about."""
+    return "python manage.py treadle" + (" --backend ALIAS" if places > 1 else "")

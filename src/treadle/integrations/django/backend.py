@@ -229,6 +229,7 @@ class AfterCommit:
         row, created = _stored_at_once(self._store, self._spec)
         created = created or (self._stored_in is not None and row.job.id == self._spec.new.id)
         self._stored_in = tests
+        object.__setattr__(self._result, "id", row.job.id)  # of another job, if that holds the key
         object.__setattr__(self._result, "enqueued_at", results.moment(row.created_at))
         if created:
             task_enqueued.send_robust(sender=type(self._backend), task_result=self._result)

@@ -207,6 +207,14 @@ def treadle_aliases() -> dict[str, options.BackendOptions]:
     return backends
 
 
+def places() -> int:
+    """The number of storages that the Treadle backends in TASKS use. 0: a backend is wrong, which the checks report."""
+    try:
+        return len({backend.place for backend in treadle_aliases().values()})
+    except ImproperlyConfigured:
+        return 0
+
+
 def _is_ours(import_string: Any, name: str) -> bool:
     """Whether the name is a backend class derived from ours."""
     try:

@@ -13,10 +13,11 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from msgspec.structs import force_setattr, replace
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.app import App
@@ -140,6 +141,7 @@ def asgi(
     auth: Auth | None = None,
     tokens: Sequence[Token] | LiveTokens | Path | str = (),
     alone: bool = False,
+    login: str | None = None,
     frame_ancestors: Sequence[str] = (),
 ) -> ASGIApp:
     """The dashboard and its API as an ASGI application, to mount under any path:
@@ -150,6 +152,8 @@ def asgi(
                      the file of `treadle token`
     alone            instead of both: requests of this machine are answered, and may do everything. A proxy on the same
                      machine that adds no header makes each request one of this machine
+    login            with `auth`: the URL of the host's login page, such as "/login". A browser that opens a page
+                     without a user is redirected there, with the path of the page as `next`. [default: status 401]
     frame_ancestors  origins whose pages may show the dashboard in a frame; "'self'": the host's own pages
 
     It opens the app at the first request, unless the app is open, and the app closes when its event loop ends. Raises
@@ -165,12 +169,15 @@ def asgi(
         raise BadOption("auth", RULE)
     if alone and (auth is not None or tokens):
         raise BadOption("alone", "give only one of auth=, tokens= and alone=")
+    page: object = login
+    if page is not None and (auth is None or not isinstance(page, str) or not page):
+        raise BadOption("login", f"expected the URL of the login page, together with auth=; found {login!r}")
     if isinstance(tokens, str | Path):
         tokens = _of_file(tokens)
     caller = None if auth is None else _caller(auth)
     settings = Settings() if alone else Settings(auth=caller, hosts=(ANY,), **_given(tokens))
     site = make_site(app, settings, [dashboard_routes(frame_ancestors)], open_paths=OPEN_PATHS)
-    return Mounted(site, caller, site.state.waiting.stop, alone=alone)
+    return Mounted(site, caller, site.state.waiting.stop, alone=alone, login=login)
 
 
 def _of_file(file: str | Path) -> LiveTokens:
@@ -214,11 +221,14 @@ class Mounted:
     site     the server's application, which asks `caller` about each request of the API
     on_stop  called when the host's server stops, to end open streams
     alone    only requests of this machine are answered
+    login    the host's login page; None: it is not known
     """
 
-    def __init__(self, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None], *, alone: bool) -> None:
+    def __init__(
+        self, site: ASGIApp, caller: Caller | None, on_stop: Callable[[], None], *, alone: bool, login: str | None
+    ) -> None:
         self._site, self._caller, self._on_stop = site, caller, on_stop
-        self._alone = alone
+        self._alone, self._login = alone, login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -227,7 +237,10 @@ class Mounted:
         try:
             await self._check(scope)
         except Refused as error:
-            await _readable(error, scope)(scope, receive, send)
+            if error.status == 401 and self._login is not None and _is_navigation(scope):
+                await _to_login(self._login, scope)(scope, receive, send)
+            else:
+                await _readable(error, scope)(scope, receive, send)
             return
         if scope["path"] == scope.get("root_path"):  # Flask's dispatcher sends an empty path, which no route matches
             await (await to_page(Request(scope)))(scope, receive, send)
@@ -265,6 +278,20 @@ def _stops() -> bool:
     """Whether the server that handles this process's SIGTERM is stopping. uvicorn is; others end streams themselves."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
+
+
+def _is_navigation(scope: Scope) -> bool:
+    """Whether a browser opens a page, as opposed to a request of a script or of another program."""
+    heads = dict(scope["headers"])
+    mode = heads.get(b"sec-fetch-mode")
+    is_page = b"text/html" in heads.get(b"accept", b"") if mode is None else mode == b"navigate"
+    return is_page and scope["method"] in ("GET", "HEAD")
+
+
+def _to_login(login: str, scope: Scope) -> RedirectResponse:
+    query = scope["query_string"].decode("latin-1")
+    page = quote(path_of(scope) + (f"?{query}" if query else ""), safe="/")
+    return RedirectResponse(f"{login}{'&' if '?' in login else '?'}next={page}", 303)
 
 
 def _is_api(scope: Scope) -> bool:

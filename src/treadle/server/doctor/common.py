@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from treadle.admin import set_limit, start_worker
 from treadle.admin.known_names import used, without_rule
 from treadle.core import defaults
-from treadle.core.command_lines import command
+from treadle.core.command_lines import command, typed
 from treadle.core.model import State
 from treadle.core.placement_words import lacking
 from treadle.core.queue_rules import ALL, OF, QueueRules
@@ -46,20 +46,20 @@ class Check(Struct, frozen=True):
 
 
 def ok(name: str, text: str) -> Check:
-    return Check("ok", name, text)
+    return Check("ok", name, typed(text))
 
 
 def warn(name: str, text: str, advice: str) -> Check:
-    return Check("warn", name, text, advice)
+    return Check("warn", name, typed(text), typed(advice))
 
 
 def fail(name: str, text: str, advice: str) -> Check:
-    return Check("fail", name, text, advice)
+    return Check("fail", name, typed(text), typed(advice))
 
 
 def of_risk(risk: Risk) -> Check:
     """The check that found a risk of the storage."""
-    return Check(risk.verdict, risk.name, risk.text, risk.advice)
+    return Check(risk.verdict, risk.name, typed(risk.text), typed(risk.advice))
 
 
 async def checks(core: AppCore, has_tasks: bool) -> AsyncIterator[Check]:

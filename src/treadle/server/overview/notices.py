@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from treadle.admin import start_worker
+from treadle.core.command_lines import command
 from treadle.core.limit_model import LimitUse
 from treadle.core.model import Presence
 from treadle.core.queue_rules import ALL
@@ -67,7 +68,7 @@ def _storage(look: Look) -> Iterator[Notice]:
         yield Notice(
             level="warning",
             text=f"The storage took {_lasts(look.cost)} to answer.",
-            advice=f"These numbers are read every {_lasts(look.every)} only. `treadle doctor` checks the storage.",
+            advice=f"These numbers are read every {_lasts(look.every)} only. {command('doctor')} checks the storage.",
             href="health",
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from treadle.server.doctor import Check, examine
+from treadle.server.doctor.common import warn
 from treadle.server.kept_answer import KeptAnswers
 from treadle.server.longpoll import EventStream, LongPoll
 from treadle.server.middleware import for_everybody
@@ -91,7 +92,7 @@ class OverviewRoutes:
                     results.append(check)  # noqa: PERF401  # one by one, to keep them at a timeout
         except TimeoutError:
             text = f"the checks took more than {LONGEST:.0f} s, so the others were left out"
-            results.append(Check("warn", "time", text, "`treadle doctor` makes all of them, without a bound of time"))
+            results.append(warn("time", text, "`treadle doctor` makes all of them, without a bound of time"))
         self._looks.examined(results)
         views = [CheckView(VERDICTS[check.verdict], check.name, check.text, check.advice or None) for check in results]
         return Examined(self._core.now(), views)

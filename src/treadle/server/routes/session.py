@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treadle.core.clock import wall
+from treadle.core.command_lines import program
 from treadle.core.redaction import shown
 from treadle.server.auth import session
 from treadle.server.auth.callers import How
@@ -44,6 +45,7 @@ class Me(Struct, frozen=True, kw_only=True):
     auth      none: the server has no tokens; token; session: a cookie; host: the application around the server
     storage   the URL of the storage without secrets; its kind only for a caller that may not read all queues
     app       the name of the app whose tasks the server has; null: none
+    program   the command line of Treadle, as the server's user types it: in a Django project that of manage.py
     now       the server's time
     """
 
@@ -55,6 +57,7 @@ class Me(Struct, frozen=True, kw_only=True):
     version: str
     storage: str
     app: str | None
+    program: str
     now: float
     features: Features
 
@@ -85,6 +88,7 @@ class SessionRoutes:
             version=version(),
             storage=self.storage_for(token),
             app=self._settings.app,
+            program=program(),
             now=wall(),
             features=Features(logs=True, metrics=True),
         )

@@ -104,7 +104,7 @@ class SupervisorLink:
             acting.add_done_callback(self._acting.discard)
 
     async def _try(self, suspect: Suspect) -> None:
-        await self._core.try_alone(suspect.id, suspect.version, lambda: self.send(Trial(suspect, "taken")))
+        await self._core.try_alone(suspect, lambda: self.send(Trial(suspect, "taken")))
         self.send(Trial(suspect, "ended"))
 
     async def _find(self, request: NoteDeath | RenewFor) -> None:

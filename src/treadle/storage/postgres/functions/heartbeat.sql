@@ -10,13 +10,18 @@ SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE
     t float8 := coalesce(moment, extract(epoch FROM clock_timestamp())::float8);
+    latest float8;
     done text[];
     renewal record;
 BEGIN
     PERFORM begin_call('closing');
     -- a new worker is compared with all workers: a machine whose clock was corrected is often restarted
-    IF coalesce((SELECT w.seen FROM worker w WHERE w.name = name), (SELECT max(w.seen) FROM worker w)) > t + 1 THEN
-        PERFORM correct_clock(t);
+    latest := coalesce((SELECT w.seen FROM worker w WHERE w.name = name), (SELECT max(w.seen) FROM worker w));
+    IF latest > t + 1 THEN
+        t := instant(moment);   -- this call may have been held up for a second, and other calls may have come meanwhile
+        IF latest > t + 1 THEN
+            PERFORM correct_clock(t);
+        END IF;
     END IF;
     IF presence IS NULL THEN
         DELETE FROM worker w WHERE w.name = name;

@@ -8,7 +8,7 @@ from django.test import TestCase, TransactionTestCase, override_settings
 from shop import odd_tasks, tasks
 from shop.models import Order
 from shop.test_modes import TASKS as MODES
-from treadle import BadOption, chain
+from treadle import BadOption, Key, KeyHeld, chain
 from treadle.integrations.django import app, app_of
 from treadle.integrations.django.testing import run_due
 
@@ -67,6 +67,22 @@ class Commits(TransactionTestCase):
                 lost = tasks.note.enqueue_sync(1)
                 raise ZeroDivisionError
             self.assertNotIn(lost.id, ids())
+
+    def test_a_key_that_another_job_has_at_the_commit(self):
+        with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"commit": "after"}}}):
+            holder = tasks.note.options(key="k").enqueue_sync(1)
+            with transaction.atomic():
+                job = tasks.note.options(key="k").enqueue_sync(2)
+                other = tasks.note.enqueue_sync(3)
+                sent = tasks.pay.using(key="p").enqueue(1)
+                twice = tasks.pay.using(key="p").enqueue(1)
+                self.assertTrue(job.created)
+            self.assertEqual((job.id, job.created, other.created), (holder.id, False, True))
+            self.assertEqual(app.sync.jobs.get(job).job.payload, "[1]")
+            twice.refresh()
+            self.assertEqual((twice.id, twice.status), (sent.id, "READY"))
+            with self.assertRaises(KeyHeld), transaction.atomic():
+                tasks.note.options(key=Key("k", conflict="raise")).enqueue_sync(4)
 
     def test_now(self):
         if connection.vendor == "sqlite":

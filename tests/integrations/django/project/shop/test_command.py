@@ -6,13 +6,16 @@ from io import StringIO
 from unittest.mock import patch
 
 import click
+from django.conf import settings
 from django.test import SimpleTestCase, TransactionTestCase, override_settings
 
 from shop import tasks
 from treadle.cli import root
 from treadle.cli.group import Group
 from treadle.cli.options import EXCLUDE_RELOAD
-from treadle.integrations.django import app_of
+from treadle.core.command_lines import command
+from treadle.core.errors import UnknownSchedule
+from treadle.integrations.django import app_of, database_app
 from treadle.integrations.django.management.commands.treadle import app_name, completed, leave
 
 # Commands that use no storage, or name both of theirs.
@@ -85,6 +88,22 @@ class Storage(SimpleTestCase):
             self.assertEqual(completed(words, None), words)
 
 
+class Words(SimpleTestCase):
+    """Commands in the messages of a web process, which no command of manage.py has begun."""
+
+    databases = "__all__"
+
+    def test_messages_name_manage_py(self):
+        self.assertEqual(command("jobs", "show", "a"), "`python manage.py treadle --backend ALIAS jobs show a`")
+        with self.assertRaises(UnknownSchedule) as raised:
+            app_of("elsewhere").sync.schedules.pause("nightli")
+        self.assertIn("`python manage.py treadle --backend ALIAS schedules list`", str(raised.exception))
+
+    def test_a_project_with_one_storage_needs_no_alias(self):
+        with override_settings(TASKS={"default": settings.TASKS["default"], "now": settings.TASKS["now"]}):
+            self.assertEqual(database_app.places(), 1)
+
+
 class Hints(TransactionTestCase):
     """A command that is printed can be copied: it names manage.py, and no app."""
 
@@ -105,11 +124,11 @@ class Hints(TransactionTestCase):
         self.assertIn("start one: `python manage.py treadle worker --queues default`", self.printed("doctor"))
         self.assertIn("see `python manage.py treadle --help`", self.printed("nothing"))
         self.assertIn("Usage: python manage.py treadle queues", self.printed("queues", "--help"))
-        for command in ((), ("worker",), ("up",), ("dashboard",), ("jobs", "list"), ("shell",)):
-            page = self.printed(*command, "--help")
+        for named in ((), ("worker",), ("up",), ("dashboard",), ("jobs", "list"), ("shell",)):
+            page = self.printed(*named, "--help")
             self.assertIn("this project", " ".join(page.split()))
             for words in ("TREADLE_URL", "treadle.db", "only app", "this project in this directory"):
-                self.assertNotIn(words, " ".join(page.split()), command)
+                self.assertNotIn(words, " ".join(page.split()), named)
         words = "`python manage.py treadle --backend now worker --queues default`"
         self.assertIn(words, self.printed("jobs", "explain", job.id, alias="now"))
         app_of().sync.close()

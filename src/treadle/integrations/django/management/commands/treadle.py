@@ -22,8 +22,9 @@ from django.core.management.base import BaseCommand, handle_default_options
 from treadle.cli import root
 from treadle.cli.group import HELP, Group
 from treadle.cli.options import excluding_reload
-from treadle.cli.output import PROGRAM, USAGE, note
+from treadle.cli.output import USAGE, note
 from treadle.cli.target import IMPLIED
+from treadle.core.command_lines import PROGRAM
 from treadle.integrations.django.compat import InvalidTask
 
 MODULE: Final = "treadle.integrations.django.worker"
@@ -65,6 +66,7 @@ class Command(BaseCommand):
 def leave(words: list[str], alias: str | None) -> None:
     """Run the command. Exits unless its code is 0."""
     own = f" --backend {shlex.quote(alias)}" if alias else ""
+    before = os.environ.get(PROGRAM, "")  # of the whole process, in which `call_command` may run this
     os.environ[PROGRAM], os.environ[IMPLIED] = f"python {shlex.quote(sys.argv[0])} treadle{own}", app_name(alias)
     place(root.treadle, _command(words)[0])
     try:
@@ -72,6 +74,8 @@ def leave(words: list[str], alias: str | None) -> None:
     except (ImproperlyConfigured, InvalidTask) as error:
         sys.stderr.write(f"treadle: {error}\n")
         code = USAGE
+    finally:
+        os.environ[PROGRAM] = before
     if code:
         sys.exit(code)
 

@@ -1,0 +1,1 @@
+import{ea as e,m as n,ma as s,na as m}from"./chunk-UN3P2ABA.js";function a({at:p,tz:i}){let l=e(),t=i??l;return n("ol",{class:"upcoming",children:p.map(o=>n("li",{children:[n("span",{class:"quiet",children:m(o,t)})," ",s(o,t),l!==t&&n("span",{class:"quiet small",children:[" ",s(o)," here"]})]},o))})}export{a};
