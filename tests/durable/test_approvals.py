@@ -227,16 +227,50 @@ async def test_several_requests_of_one_job_are_decided_in_any_order(app: App) ->
     assert await job.result(0) == ["for a", "for b", "for c"]
 
 
-@pytest.mark.parametrize("how", ["cancelled", "forced", "returned", "failed"])
+async def test_a_fork_keeps_the_decision_and_asks_for_the_next_one(app: App) -> None:
+    @app.task
+    async def ask() -> list[str]:
+        return [(await current().approve(name)).by for name in ("a", "b")]
+
+    job = await ask.enqueue()
+    await drain(app)
+    await app.jobs.decide(await only(app), approved=True, by="ann")
+    await drain(app)
+    fork = await app.jobs.fork(job, from_step="b")
+    await drain(app)
+    for each, by in ((job, "bob"), (fork, "eve")):
+        await app.jobs.decide(await only(app, job=each), approved=True, by=by)
+    await drain(app)
+    assert [await job.result(0), await fork.result(0)] == [["ann", "bob"], ["ann", "eve"]]
+
+
+async def test_explain_names_the_persons_and_the_requests(app: App) -> None:
+    @app.task
+    async def ask(*names: str) -> None:
+        await asyncio.gather(*[current().approve(name, by="group:finance") for name in names])
+
+    one, two = await ask.enqueue("a"), await ask.enqueue("a", "b")
+    await drain(app)
+    assert "until the group 'finance' decides the request 'a'" in (await app.jobs.explain(one))
+    assert "decisions about 'a', 'b'" in (await app.jobs.explain(two))
+    [request] = (await app.jobs.approvals(job=one)).requests
+    assert f"the request 'a' of job {one.id}" in (await app.jobs.explain(request.id))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "forced", "returned", "failed", "restarted"])
 async def test_a_request_ends_with_its_job(app: App, clock: HandClock, how: str) -> None:
     """Also one that its function has left open."""
 
     @app.task(retry=Retry(attempts=1))
-    async def ask() -> None:
+    async def ask(round: int = 0) -> None:
         here = current()
+        if round:
+            await here.wait_for("never")
         await here.first(answer=here.approve("refund"), late=here.sleep(DAY), keep=True)
         if how == "failed":
             raise ValueError("no")
+        if how == "restarted":
+            await here.restart(1)
         if how != "returned":
             await here.wait_for("never")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.durable.kit import Ledger, error_of
+from tests.durable.kit import AGAIN, Ledger, error_of
 from treadle import App, current
 from treadle.testing import HandClock, drain
 from treadle_testkit.shows import shows
@@ -45,6 +45,25 @@ async def test_a_task_begins_where_it_was_created(app: App, clock: HandClock, le
     await drain(app)
     assert await job.result(0) == "branch 1"
     assert len(runs) == 2
+
+
+async def test_branches_that_begin_with_a_step_of_the_function_have_no_order(app: App, ledger: Ledger) -> None:
+    """The first run stores the step of one branch, and the other one comes first in the next run."""
+
+    @app.task(retry=AGAIN)
+    async def boss() -> list[str]:
+        async def branch(name: str) -> str:
+            return str(await current().step(name, ledger.do, name))
+
+        async def branches() -> list[str]:
+            return await asyncio.gather(branch("a"), branch("b"))
+
+        return await current().step("outer", branches)
+
+    ledger.fail["a"] = 2
+    job = await boss.enqueue()
+    await drain(app)
+    assert await job.result(0) == ["a 3", "b 1"]
 
 
 async def test_a_name_that_the_function_takes_after_the_branch_began_has_no_order(app: App, ledger: Ledger) -> None:

@@ -352,6 +352,51 @@ async def test_values_and_names_are_checked(app: App) -> None:
         await entries_of(app, "unknown", "a")
 
 
+async def test_a_step_that_a_stopped_worker_left_runs_again(app: App) -> None:
+    """The step runs again in another worker, and its chunks of before are void."""
+    runs, wrote = list[int](), asyncio.Event()
+
+    async def talk() -> str:
+        runs.append(1)
+        await say(*"abc")
+        if len(runs) == 1:
+            wrote.set()
+            await asyncio.Event().wait()
+        return await say("d")
+
+    @app.task
+    async def t() -> str:
+        return await current().step("talk", talk)
+
+    job = await t.enqueue()
+    async with work(app, grace=0):
+        await wrote.wait()
+    assert "".join(await app.jobs.stream(job, "out")) == "abc"
+    await drain(app)
+    entries = await entries_of(app, job)
+    assert text_of(entries) == "".join(await app.jobs.stream(job, "out")) == "abcd"
+    assert [entry for entry in entries if isinstance(entry, Reset)] == [Reset(3, 0, "talk")]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_job_that_times_out_keeps_what_it_wrote(app: App, durable: bool) -> None:
+    async def hang() -> None:
+        await say(*"abc")
+        await asyncio.Event().wait()
+
+    @app.task(timeout=0.05, retry=ONCE)
+    async def t() -> None:
+        await (current().step("s", hang) if durable else hang())
+
+    job = await t.enqueue()
+    async with work(app):
+        assert [entry.offset async for entry in app.jobs.follow(job, "out")] == [0, 1, 2]
+    assert "".join(await app.jobs.stream(job, "out")) == "abc"
+    storage = await app._core.open()
+    rows = [row for row in (await storage.find(Query(limit=50))).records if is_page(row.job)]
+    assert {row.state for row in rows} == {State.SUCCEEDED}
+
+
 @pytest.mark.parametrize("bound", ["MAX_CHUNKS", "MAX_STREAM"])
 async def test_a_stream_is_bounded(app: App, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(defaults, bound, 50)
@@ -539,6 +584,9 @@ def test_threads_read_streams(tmp_path: Any) -> None:
     job = app.sync.enqueue(t.job())
     app.sync.call(drain(app))
     assert list(app.sync.jobs.follow(job, "out", 1)) == [Chunk(1, "b", "a")]
+    for entry in app.sync.jobs.follow(job, "out"):
+        assert entry == Chunk(0, "a", "a")
+        break
     assert app.sync.jobs.stream(job, "out") == ["a", "b"]
     assert app.sync.jobs.streams(job) == ["out"]
     app.sync.close()

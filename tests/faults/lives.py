@@ -100,7 +100,10 @@ def live(life: Life) -> int:
 def main() -> int:
     """Run the lives of standard input, some at a time."""
     lives = [Life(*fields) for fields in json.load(sys.stdin)]
+    os.environ["TREADLE_URL"] = lives[0].url
     App(lives[0].url)  # imports the storage
+    for program in {life.program for life in lives}:
+        load(program)  # imports what it imports, as some frameworks take a second of CPU
     running, failed = 0, False
     for life in lives:
         if running == AT_ONCE:

@@ -18,6 +18,11 @@ from treadle_testkit.shows import shows
         ("litestar", "litestar", "pip install 'litestar'"),
         ("flask", "flask", "pip install 'flask'"),
         ("sentry", "sentry_sdk", "pip install 'sentry-sdk>=2.20', or the extra treadle[sentry]"),
+        (
+            "pydantic_ai",
+            "pydantic_ai",
+            "pip install 'pydantic-ai-slim>=2.68', or the extra treadle[pydantic-ai]",
+        ),
         ("otel", "opentelemetry", "pip install 'opentelemetry-api>=1.30', or the extra treadle[otel]"),
     ],
 )

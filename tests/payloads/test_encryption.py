@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def declared(app: App) -> tuple[Any, Any]:
         run = current()
         await run.progress(0.5, f"half of {text}")
         await run.step("one", lambda: text)
+        await run.step("say", run.stream("words").write, text[:1_000])
+        logging.getLogger("shop").error("works with %s", text[:1_000])
         if how == "signal":
             return str(await run.wait_for("go"))
         if how == "fail":
@@ -86,6 +89,9 @@ async def test_a_planted_secret_is_in_no_storage(url: str, tmp_path: Path) -> No
         history = await app.jobs.history(failed)
         assert PLANTED in (history.attempts[-1].error or "")
         assert history.steps[0].value == PLANTED
+        assert await app.jobs.stream(failed, "words") == [PLANTED]
+        [line] = await app.jobs.stream(failed, "log")
+        assert line["text"] == f"works with {PLANTED}"
     bare = connect(url)
     await bare.open()
     try:

@@ -40,6 +40,8 @@ def an_app(url: str) -> App:
         await run.step("iban", lambda: iban)
         await run.step("other", lambda: {"card": {"number": card.number}, "text": f"paid with {password}"})
         logging.getLogger("shop").error("the card %s is odd", card.number)
+        await run.step("say", run.stream("words").write, f"paid with {password}")
+        await run.step("show", run.stream("words").write, {"iban": iban, "name": "visible"})
         if extra is not None:
             raise Abort(f"card {card.number} of {iban}: password={password}")
         return {"iban": iban, "card": {"number": card.number, "name": "visible"}, "cards": [{"secret": password}]}
@@ -110,6 +112,8 @@ async def test_no_interface_shows_a_hidden_value(
     calls = [["jobs", "list"], ["jobs", "list", "--json"], ["jobs", "failures"], ["jobs", "failures", "--json"]]
     for id in ids:
         calls += [["jobs", "show", id], ["jobs", "show", id, "--json"], ["jobs", "explain", id]]
+    for id in ids[:3]:
+        calls += [["jobs", "follow", id, "log"], ["jobs", "follow", id, "words", "--json"]]
     shown = ""
     for call in calls:
         assert await asyncio.to_thread(run, [*call, "--app", module]) == 0
@@ -125,7 +129,8 @@ async def test_no_interface_shows_a_hidden_value(
     served = host().add(an_app(url), Settings())
     paths = ["/v1/jobs", "/v1/failures", "/v1/schedules", "/v1/overview", "/v1/tasks"]
     for id in ids:
-        paths += [f"/v1/jobs/{id}{part}" for part in ("", "/history", "/explain", "/wait?timeout=0")]
+        paths += [f"/v1/jobs/{id}{part}" for part in ("", "/history", "/explain", "/wait?timeout=0", "/streams")]
+        paths += [f"/v1/jobs/{id}/streams/{name}" for name in ("log", "words")]
     async with aiohttp.ClientSession() as session:
         for path in paths:
             async with session.get(served + path) as answer:

@@ -44,7 +44,7 @@ SURFACE = {
     "current()": """
         after approve as_completed attempt call cancelled child_headers deadline error first headers id kind
         labels lock lost map memo on_undo once parent patched progress publish receive receive_ask record report
-        restart set_memo sleep state step step_key stream sync task timeout transaction upstream version wait
+        restart set_memo sleep spent state step step_key stream sync task timeout transaction upstream version wait
         wait_for worker workflow
     """,
     "Task": "enqueue enqueue_sync function job kind late name options queue",

@@ -28,6 +28,7 @@ ALLOWED = {
     "simulate/mix.py": "the time of the simulation",
     "simulate/operators.py": "the time of the simulation",
     "simulate/orderly.py": "the time of the simulation",
+    "simulate/budgets.py": "the time of the simulation",
     "simulate/rates.py": "the time of the simulation",
     "simulate/repeats.py": "the time of the simulation",
     "simulate/branches.py": "the time of the simulation",

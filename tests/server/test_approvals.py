@@ -36,6 +36,7 @@ TOKENS = (
     token("eve", "finance", scopes=("read",)),
     token("blind", "finance", scopes=("read", "operate"), payloads=False),
     token("other", "finance", queues=("other",)),
+    token("bound", "finance", queues=("default",)),
 )
 
 
@@ -54,9 +55,9 @@ class Site:
         """An app whose storage is this server."""
         return App(self.url.replace("http://", f"http://:{name}@"), clock=self.clock)
 
-    async def asked(self, **question: Any) -> dict[str, Any]:
+    async def asked(self, worker: str = "root", **question: Any) -> dict[str, Any]:
         """A job asks. Returns the request as `root` sees it."""
-        async with self.client("root") as app:
+        async with self.client(worker) as app:
 
             @app.task(name="refund")
             async def refund() -> list[Any]:
@@ -257,6 +258,15 @@ async def test_a_client_decides_over_the_worker_protocol(site: Site) -> None:
     _, audit = await site.call("root")("/v1/audit", method="GET")
     entries = [entry["by"] for entry in audit["entries"] if entry["act"] == "approval.decide" and entry["done"]]
     assert entries == ["ann (me [x])"]
+
+
+async def test_a_worker_that_is_bound_to_its_queue_asks(site: Site) -> None:
+    request = await site.asked("bound", until=DAY)
+    async with site.client("bound") as app:
+        [found] = (await app.jobs.approvals()).requests
+        assert found.id == request["id"]
+        await app.jobs.decide(found, approved=True)
+    assert (await site.ended(request["job"]))[0] is True
 
 
 @pytest.mark.parametrize("name", ["bob", "eve", "other"])

@@ -42,6 +42,7 @@ READY, RUNNING, ENDED, FAILED, WAITING = (
 IDS = (READY, RUNNING, ENDED, FAILED, WAITING)
 SIGNAL = signal_id(WAITING, "approved", 1)
 UNGIVEN = signal_id(READY, "approved", 1)
+REQUEST = f"treadle:approval:{32 * '0'}"
 CHILD = f"{ids.derived(RUNNING, 1)}-000001"
 TICK = "cron:nightly:20300101T000000Z"
 AUDIT = "treadle.audit"
@@ -86,6 +87,9 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
     own = json.dumps({"job": READY, "signal": "approved", "nonce": "n"})
     yield new(f"treadle:answer:{40 * '0'}", task="", payload=own)
     yield new(f"treadle:answer:{40 * '0'}", task="", payload=own, parent=READY)
+    asked = [["treadle:approval", json.dumps({"job": READY, "name": "refund", "task": "t"})]]
+    for place in ({}, {"parent": READY}, {"root": READY, "parent": READY}):
+        yield new(REQUEST[:-1] + "1", task="", headers=asked, labels=["treadle:approval", "treadle:approval:"], **place)
     yield new(UNGIVEN, task="", headers=wanted)
     yield new(UNGIVEN, task="", headers=wanted, parent=READY)
     yield new(UNGIVEN, task="", headers=wanted, root=READY, parent=READY)
@@ -115,8 +119,9 @@ def raw_jobs() -> Iterator[dict[str, Any]]:
 
 def outcomes() -> Iterator[dict[str, Any]]:
     """Outcomes for the other queue's jobs."""
-    for id, version in product((*IDS, SIGNAL), (0, 1, 2)):
+    for id, version in product((*IDS, SIGNAL, REQUEST), (0, 1, 2)):
         yield {"id": id, "version": version, "state": "succeeded", "result": '"mine"'}
+        yield {"id": id, "version": version, "state": "succeeded", "result": '{"approved":true,"by":"mine"}'}
         yield {"id": id, "version": version, "state": "cancelled", "reason": "asked"}
         yield {"id": id, "version": version, "state": "ready"}
         yield {"id": id, "version": version, "state": "waiting", "after": []}
@@ -125,7 +130,7 @@ def outcomes() -> Iterator[dict[str, Any]]:
 
 def own_outcomes() -> Iterator[dict[str, Any]]:
     """Outcomes for my jobs that name rows of the other queue."""
-    for id in (*IDS, SIGNAL):
+    for id in (*IDS, SIGNAL, REQUEST):
         yield {"state": "waiting", "after": [id], "function_done": True}
         yield {
             "state": "waiting",
@@ -150,6 +155,12 @@ def steps() -> Iterator[dict[str, Any]]:
     for id, version in product((*IDS, SIGNAL), (0, 1, 2)):
         for fields in ({}, {"result": "mine"}, {"failure": "mine"}, {"sleep": 1}, {"wait": {}}, {"call": new("")}):
             yield {"id": id, "version": version, "name": "charge", **fields}
+
+
+def chunks() -> Iterator[dict[str, Any]]:
+    """Chunks of streams of the other queue's jobs."""
+    for id, version, step in product((*IDS, SIGNAL), (0, 1, 2), ("", "charge")):
+        yield {"id": id, "version": version, "name": "words", "step": step, "values": ["mine"]}
 
 
 def own_steps() -> list[dict[str, Any]]:
@@ -192,7 +203,7 @@ def native_jobs() -> Iterator[dict[str, Any]]:
 
 
 def of_each(path: str, body: Any = None) -> list[Probe]:
-    return [(path.replace("{id}", id), body) for id in (*IDS, SIGNAL)]
+    return [(path.replace("{id}", id), body) for id in (*IDS, SIGNAL, REQUEST)]
 
 
 HOLDS = [
@@ -257,6 +268,8 @@ TABLE: dict[str, list[Probe]] = {
     "DELETE /v1/jobs/{id}": of_each("/v1/jobs/{id}"),
     "GET /v1/jobs/{id}/wait": of_each("/v1/jobs/{id}/wait?timeout=0"),
     "GET /v1/jobs/{id}/events": of_each("/v1/jobs/{id}/events"),
+    "GET /v1/jobs/{id}/streams": of_each("/v1/jobs/{id}/streams"),
+    "GET /v1/jobs/{id}/streams/{name}": of_each("/v1/jobs/{id}/streams/words"),
     "GET /v1/jobs/{id}/explain": of_each("/v1/jobs/{id}/explain"),
     "GET /v1/jobs/{id}/eta": of_each("/v1/jobs/{id}/eta"),
     "POST /v1/jobs/{id}/cancel": of_each("/v1/jobs/{id}/cancel", {}),
@@ -265,6 +278,10 @@ TABLE: dict[str, list[Probe]] = {
     "POST /v1/jobs/{id}/send": of_each("/v1/jobs/{id}/send", {"name": "approved", "value": "mine", "key": "k"}),
     "POST /v1/jobs/{id}/ask": of_each("/v1/jobs/{id}/ask", {"name": "approved", "value": "mine", "timeout": 0}),
     "GET /v1/jobs/{id}/value": of_each("/v1/jobs/{id}/value?name=status"),
+    "GET /v1/approvals": [("/v1/approvals", None), (f"/v1/approvals?queue={OTHER}", None)],
+    "GET /v1/approvals/{id}": of_each("/v1/approvals/{id}"),
+    "POST /v1/approvals/{id}/decide": of_each("/v1/approvals/{id}/decide", {"approved": True}),
+    "POST /v1/approvals/{id}/link": of_each("/v1/approvals/{id}/link", {"to": "mine"}),
     "POST /v1/jobs/{id}/run_now": of_each("/v1/jobs/{id}/run_now"),
     "POST /v1/jobs/{id}/pause": of_each("/v1/jobs/{id}/pause"),
     "POST /v1/jobs/{id}/resume": of_each("/v1/jobs/{id}/resume"),
@@ -313,6 +330,7 @@ TABLE: dict[str, list[Probe]] = {
         *[("/v1/work/settle_claim", {"outcomes": [], "claim": each}) for each in claims()],
     ],
     "POST /v1/work/steps": [("/v1/work/steps", each) for each in (*steps(), *own_steps())],
+    "POST /v1/work/stream": [("/v1/work/stream", each) for each in chunks()],
     "POST /v1/work/get": [("/v1/work/get", {"ids": [*IDS, SIGNAL, "treadle:schedule:1", "treadle:leader"]})],
     "POST /v1/work/find": [
         ("/v1/work/find", each)
@@ -461,13 +479,27 @@ async def furnish(sites: Sites) -> None:
     await sites.admin("/v1/work/claim", {"worker": "theirs#1", "ids": [RUNNING], **claim})
     await sites.admin("/v1/work/claim", {"worker": "theirs#2", "ids": [ENDED, FAILED, WAITING], **claim})
     signal = {"id": SIGNAL, "task": "", "headers": wanted, "queue": OTHER, "root": WAITING, "parent": WAITING}
+    about_request = json.dumps({"job": WAITING, "name": SECRET, "task": "t"})
+    request = {
+        **signal,
+        "id": REQUEST,
+        "payload": json.dumps({"amount": SECRET}),
+        "headers": [["treadle:approval", about_request]],
+        "labels": ["treadle:approval", "treadle:approval:"],
+    }
     said = await sites.admin(
         "/v1/work/settle",
         {
             "outcomes": [
                 {"id": ENDED, "version": 1, "state": "succeeded", "result": json.dumps(SECRET)},
                 {"id": FAILED, "version": 1, "state": "failed", "reason": "error", "error": SECRET},
-                {"id": WAITING, "version": 1, "state": "waiting", "followups": [signal], "after": [SIGNAL]},
+                {
+                    "id": WAITING,
+                    "version": 1,
+                    "state": "waiting",
+                    "followups": [signal, request],
+                    "after": [SIGNAL, REQUEST],
+                },
             ]
         },
     )

@@ -263,6 +263,7 @@ ASKED = {
     "id": "b",
 }
 STEP = {"id": "a", "version": 1, "name": "s", "lease": 9.0}
+STREAM = {"id": "a", "version": 1, "name": "s", "lease": 30.0}
 NATIVE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/work/enqueue", {"jobs": [NEW]}),
     ("POST", "/v1/work/claim", CLAIM),
@@ -280,6 +281,9 @@ NATIVE: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/work/steps", {**STEP, "sleep": 1.0}),
     ("POST", "/v1/work/steps", {**STEP, "wait": {"timeout": 9.0}}),
     ("POST", "/v1/work/steps", {**STEP, "call": NEW}),
+    ("POST", "/v1/work/stream", {**STREAM, "values": ["a", {"b": [1]}]}),
+    ("POST", "/v1/work/stream", {**STREAM, "values": [], "step": "s", "at": 3}),
+    ("GET", "/v1/jobs/a/streams/s?from=1&limit=5&wait=0", None),
     ("POST", "/v1/work/get", {"ids": ["a"]}),
     ("POST", "/v1/work/find", QUERY),
     ("POST", "/v1/work/limits", {"use": True}),

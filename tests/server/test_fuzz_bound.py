@@ -51,6 +51,8 @@ PATHS: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/jobs/{}", None),
     ("GET", "/v1/jobs/{}/wait?timeout=0", None),
     ("GET", "/v1/jobs/{}/events", None),
+    ("GET", "/v1/jobs/{}/streams", None),
+    ("GET", "/v1/jobs/{}/streams/words", None),
     ("GET", "/v1/jobs/{}/explain", None),
     ("POST", "/v1/jobs/{}/cancel", {"tree": True}),
     ("DELETE", "/v1/jobs/{}", None),

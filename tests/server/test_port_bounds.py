@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit import work
 from tests.server.raw import Answer, ask, connected, head, one, parsed, rest
 from tests.servers.tls import CA, FOLDER
 from tests.waiting import Signal
-from treadle import App
+from treadle import App, current
 from treadle.errors import BadOption
 from treadle.server import Bounds, Serving, Settings, make_site
 from treadle.server.http11 import Bounded
@@ -260,6 +261,29 @@ async def test_streams_that_are_never_read_hold_no_more_than_a_buffer() -> None:
         for each in streams:
             each.close()
         await gone(serving)
+
+
+async def test_a_reader_of_a_stream_that_does_not_read_is_ended_and_holds_no_more_than_a_buffer() -> None:
+    app = App("memory://")
+
+    @app.task(name="speak")
+    async def speak() -> None:
+        for _ in range(220):
+            await current().stream("words").write("w" * 60 * KIB)
+
+    site = make_site(app, Settings())
+    bounds = Bounds(read_time=10 * SHORT)
+    async with app, Serving(site, bounds=bounds, on_stop=site.state.waiting.stop) as serving:
+        job = await speak.enqueue()
+        async with work(app):
+            await job.ended(30)
+        with connected(serving.url) as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            found.sendall(head("GET", f"/v1/jobs/{job.id}/streams/words", {**HOST, "Accept": "text/event-stream"}))
+            assert b"event: chunk" in await asyncio.to_thread(_until, found, b"event: chunk")
+            [each] = serving._server.server_state.connections
+            assert each.transport.get_write_buffer_size() <= 128 * KIB  # type: ignore[union-attr]
+            await gone(serving)
 
 
 def _until(found: socket.socket, what: bytes) -> bytes:

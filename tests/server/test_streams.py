@@ -18,6 +18,7 @@ from tests.waiting import Signal, patient
 from treadle import App, Job, Retry, current
 from treadle.server import Serving, Settings, Token, make_site
 from treadle.server.auth.tokens import SCOPES, digest
+from treadle.server.routes import streams
 from treadle_testkit.shows import shows
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -247,6 +248,17 @@ async def test_pages(site: Site) -> None:
     assert await site.page(job, query="?from=9&wait=5") == {"entries": [], "next": 9, "ended": True}
     async with site.session.get(site.path(job, "", "").rstrip("/"), headers={"Authorization": "Bearer all"}) as answer:
         assert await answer.json() == {"names": ["tokens"]}
+
+
+async def test_a_comment_keeps_an_idle_stream_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BEAT", 0.01)
+    job = await site.speak.enqueue(["one"])
+    reader = await site.follow(job)
+    async with patient("a comment", 30):
+        assert await reader.answer.content.readline() == b": still here\n"
+    site.allow(1)
+    async with work(site.app):
+        assert text_of(await reader.rest()) == "one"
 
 
 async def test_the_rights_of_a_reader(site: Site) -> None:

@@ -31,6 +31,8 @@ from treadle.workflow.streams import (
 )
 
 AT_ONCE: Final = 64  # pages of one read
+FEW: Final = 16  # pages of one read for a caller that gets them in parts
+PAGE: Final = 1024 * 1024  # bytes of the entries of such a part
 
 
 class JobStreams(JobMessages):
@@ -94,12 +96,12 @@ class JobStreams(JobMessages):
                     yield entries
 
     async def page(self, job: HasId | str, name: str, start: int, limit: int) -> tuple[list[Entry], bool]:
-        """The entries from the offset `start` on that are stored now, `limit` at most, with encoded values; and whether
-        no entry can follow them. Raises as `follow` does."""
+        """The entries from `start` on that are stored now, `limit` at most and about `PAGE` bytes of them, with
+        encoded values; and whether no entry can follow them. Raises as `follow` does."""
         place, number = await self._place(job, name, start)
         entries, pages = list[Entry](), list[Page | None]()
-        while len(entries) < limit:
-            pages = await place.pages(number, AT_ONCE)
+        while len(entries) < limit and sum(len(entry.text) for entry in entries) < PAGE:
+            pages = await place.pages(number, FEW)
             if not pages:
                 break
             number += len(pages)

@@ -166,7 +166,7 @@ class ApprovalWait:
         for key, entry in self._run.checkpoints.entries.items():
             if key == self.request.key:
                 break
-            if key.startswith(APPROVE) and entry.child and entry.has_value:
+            if key.startswith(APPROVE) and entry.child and entry.has_value and not entry.taken_over:
                 before = entry.child
         [row] = await self._run.backend.get([before]) if before else [None]
         if row is not None and decision_of(row) is not None:

@@ -43,6 +43,7 @@ class Await(NamedTuple):
     others     the futures that it awaits with them
     primitive  the lock, event or queue at which it waits
     waiter     the future of that
+    is_inner   trusted code waits for other tasks of the run
     """
 
     chain: list[Any]
@@ -50,10 +51,11 @@ class Await(NamedTuple):
     others: Sequence[asyncio.Future[Any]] = ()
     primitive: object = None
     waiter: asyncio.Future[Any] | None = None
+    is_inner: bool = False
 
 
 def others_of(
-    known: Iterable[Task], root: Task | None, parked: Collection[Task], *, refuses: bool
+    known: Iterable[Task], root: Task | None, parked: Collection[Task], *, refuses: bool, trusted: Collection[str] = ()
 ) -> list[asyncio.Future[Any]] | None:
     """The futures that the tasks of the run await, without its parked waits and its tasks. None: a task is about to
     run. Raises Refused.
@@ -61,20 +63,24 @@ def others_of(
     known    tasks that have used durable code
     root     the task of the function
     refuses  False: never raise Refused. At the end of a job, code after its waits is not refused
+    trusted  packages that take results as they come but continue in an order of their own, and that wait for nothing
+             but tasks of the run
     """
     todo, seen, others = {*known, *parked}, dict[Task, Await](), list[asyncio.Future[Any]]()
     if root is not None:
         todo.add(root)
     while todo:
         for task in todo:
-            if (awaits := _await_of(task, parked, refuses)) is None:
+            if (awaits := _await_of(task, parked, refuses, trusted)) is None:
                 return None
             seen[task] = awaits
             others += [other for other in awaits.others if not other.done()]
         todo = {up for task in todo for up in seen[task].all_of if up not in seen and not up.done()}
-        if not todo and not others and (closed := _closed(seen, parked)):
-            todo = _awaiting(seen, root)
-            others = [] if todo else closed
+        if not todo and not others:
+            closed = _closed(seen, parked)
+            if closed or any(awaits.is_inner for awaits in seen.values()):
+                todo = _awaiting(seen, root)
+                others = [] if todo else closed
     return others
 
 
@@ -91,7 +97,7 @@ def groups_of(known: Iterable[Task], root: Task | None) -> list[asyncio.TaskGrou
     return groups
 
 
-def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | None:
+def _await_of(task: Task, parked: Collection[Task], refuses: bool, trusted: Collection[str]) -> Await | None:
     """The awaits of this task; None: it is about to run. Raises Refused if it `refuses`."""
     chain = list(_chain(task))
     if task in parked:
@@ -103,6 +109,9 @@ def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | No
         return None
     awaited = _futures(waiter, chain)
     primitive = _primitive(chain) if awaited is None else None
+    if (awaited is not None or primitive is not None) and _is_trusted(chain, trusted):
+        inner = [other for other in awaited or () if isinstance(other, asyncio.Task) and not _is_signal(other)]
+        return Await(chain, inner, is_inner=True)
     is_race = _is_race(_names(chain))
     # A timeout around anything else, such as a reply or a call of the storage, is not a timeout around a wait.
     if refuses and (awaited is not None or primitive is not None or is_race) and not _is_at_storage(chain):
@@ -113,6 +122,20 @@ def _await_of(task: Task, parked: Collection[Task], refuses: bool) -> Await | No
         return Await(chain, (), [waiter]) if primitive is None else Await(chain, primitive=primitive, waiter=waiter)
     tasks = [other for other in awaited if isinstance(other, asyncio.Task)]
     return Await(chain, tasks, [other for other in awaited if not isinstance(other, asyncio.Task)])
+
+
+def _is_trusted(chain: list[Any], trusted: Collection[str]) -> bool:
+    """Whether code of these packages awaits this, by asyncio or anyio and without a timeout of `asyncio.wait`."""
+    if not trusted or ("_wait" in _names(chain) and _frame_of(chain[-1]).f_locals["timeout_handle"] is not None):
+        return False
+    packages = [_frame_of(code).f_globals["__name__"].partition(".")[0] for code in reversed(chain)]
+    return next((package for package in packages if package not in ("asyncio", "anyio")), "") in trusted
+
+
+def _is_signal(task: Task) -> bool:
+    """Whether the task only waits for an event of asyncio, which another task of the run may set."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is asyncio.Event.wait.__code__
 
 
 def _is_at_storage(chain: list[Any]) -> bool:

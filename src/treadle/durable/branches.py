@@ -94,7 +94,7 @@ class Branch:
 
 def begun_at(position: Position, place: object) -> Branch:
     """The branch of a task or thread that began at this position of another one."""
-    last = position.key if position.key.endswith(("&", ">")) else f"{position.key}&"
+    last = position.key if position.key.endswith("&") else f"{position.key}&"
     return Branch(position.branch.checkpoints, place, last, position, position.branch.outer)
 
 

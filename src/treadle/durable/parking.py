@@ -51,6 +51,7 @@ class Parking:
         self._looking: asyncio.Task[None] | None = None
         self._is_held = False  # the parked waits are short, and are looked at when the first one is over
         self.has_ended = False
+        self.trusted = frozenset[str]()  # packages, see `others_of`
         self._is_quiet = False  # nothing could happen at the last look; callbacks that were due then have run since
 
     async def park(
@@ -93,7 +94,7 @@ class Parking:
         is_at_end = any(parked.is_at_end for parked in self._parked.values())
         try:
             is_late = any(parked.over.done() for parked in self._parked.values())
-            others = None if is_late else others_of(*self._tasks(), self._parked, refuses=not is_at_end)
+            others = None if is_late else self._others(refuses=not is_at_end)
         except Refused as refused:
             self._refuse(str(refused))
             return
@@ -114,6 +115,10 @@ class Parking:
             self._wait()
         else:
             self._refuse("nothing else happens in this run")
+
+    def _others(self, refuses: bool) -> list[asyncio.Future[Any]] | None:
+        known, root = self._tasks()
+        return others_of(known, root, self._parked, refuses=refuses, trusted=self.trusted)
 
     def _refuse(self, why: str) -> None:
         self._run.refuse(why)

@@ -58,6 +58,11 @@ class Durable(StepTaker):
         """The wait as the function awaits it."""
         return Waiting(wait, self._unawaited.add(wait.request.key, self.over(wait)))
 
+    def trust(self, *packages: str) -> None:
+        """Code of these packages may take the first of several tasks of the run by `asyncio.wait`, and wait at locks
+        and events that only tasks of the run open: what it does then does not depend on which one is the first."""
+        self._parking.trusted |= {*packages}
+
     async def over(self, wait: Wait) -> Any:
         """The value of a wait that is over. Parks the task until then, or suspends the run."""
         request = wait.request

@@ -5,6 +5,7 @@ A GET changes nothing, because mail programs follow links by themselves. The pag
 
 from __future__ import annotations
 
+import functools
 from html import escape
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
@@ -51,7 +52,10 @@ class ApprovalPages:
 
     def __init__(self, core: AppCore, settings: Settings) -> None:
         self._core, self._settings = core, settings
-        self._secret = settings.session_secret()
+
+    @functools.cached_property
+    def _secret(self) -> bytes:
+        return self._settings.session_secret()
 
     def routes(self) -> list[BaseRoute]:
         path = f"{PATH}{{link}}"

@@ -122,9 +122,8 @@ def counted(rule: Limit, remaining: float) -> int:
 
 
 def charge(rule: Limit, cost: int) -> int:
-    """The part of the rate that a start of this cost takes. A bucket has no more than its burst. A window is used up in
-    either case,
-    so it records the whole cost, which the end of the run can replace exactly."""
+    """The part of the rate that a start of this cost takes: of a bucket no more than its burst. A window is used up in
+    either case, so it records the whole cost, which the end of the run can replace exactly."""
     return min(cost, capacity(rule)) if rule.how == "bucket" else cost
 
 

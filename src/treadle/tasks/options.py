@@ -189,9 +189,8 @@ def limits_of(value: object, cost: object) -> tuple[tuple[str, int], ...]:
         if name.startswith(OWN):
             raise BadOption("limits", f"{name!r}: names that begin with {OWN!r} are Treadle's own; choose another name")
         if name.partition(":")[0] == "queue":
-            raise BadOption(
-                "limits", f"{name!r}: the limit of a queue applies to all its jobs; do not name it in limits="
-            )
+            problem = "the limit of a queue applies to all its jobs; do not name it in limits="
+            raise BadOption("limits", f"{name!r}: {problem}")
     return tuple(names.items())
 
 

@@ -27,7 +27,7 @@ from treadle.serialization.call_codec import Codec
 LEAST: Final = 4  # characters of a secret that is looked for in texts: a shorter one would hide ordinary words
 MOST: Final = 100  # secrets of a row that are looked for in its texts
 SEARCHED: Final = 1_000  # characters of a text that are searched for one secret in a unit of Effort
-_OF_MAILBOX: Final = re.compile(r"^(?:receive|wait|answer|publish):|(?:#p?\d+)+$")  # around the name in a step's key
+_OF_MAILBOX: Final = re.compile(r"^(?:receive|wait|answer|publish|approve):|(?:#p?\d+)+$")  # around a name
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode = msgspec.json.Decoder(float_hook=Raw).decode
 

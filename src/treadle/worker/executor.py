@@ -222,7 +222,7 @@ class Executor:
             job_run.version = (BEGUN_WITH, str(task.version)) if task.is_versioned else None
         if task.kind == "async":
             job_run.place = run.handle or asyncio.current_task()
-        if not run.rules.is_part and streams_of(job_run.record.checkpoints):
+        if job_run.record.checkpoints and not run.rules.is_part and streams_of(job_run.record.checkpoints):
             # The attempt that succeeds voids what earlier ones have written, also if it writes nothing.
             job_run.durable = Durable(job_run, self._durable, self._durable.codec(task.name))
         runner = self._cleanups if run.rules.is_part else self._runner

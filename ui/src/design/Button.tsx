@@ -67,7 +67,15 @@ export function Button({
 }
 
 /** Copies a text, and says so. */
-export function Copy({ text, what, slim = true }: { text: string | (() => string); what: string; slim?: boolean }): JSX.Element {
+export function Copy({
+  text,
+  what,
+  slim = true,
+}: {
+  text: string | (() => string);
+  what: string;
+  slim?: boolean;
+}): JSX.Element {
   const copied = useSignal(false);
   const copy = async (): Promise<void> => {
     await navigator.clipboard.writeText(typeof text === "string" ? text : text());

@@ -1,5 +1,5 @@
 /** The streams that the runs of a job write, and their log lines. */
-import { useSignal } from "@preact/signals";
+import { useSignal, type Signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Job as Row } from "../api";
@@ -51,7 +51,7 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
       stream.stop();
     };
   }, [stream, paused.value]);
-  const [badge, words] = STATES[stream.state.value];
+  const [badge, shown] = STATES[stream.state.value];
   const what = name === LOG ? "line" : "chunk";
   return (
     <Panel
@@ -63,11 +63,11 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
             {plural(stream.count - stream.voided, what)}
           </span>
           <span class="small">
-            <Badge of={badge}>{words}</Badge>
+            <Badge of={badge}>{shown}</Badge>
           </span>
-          {stream.voided > 0 && <Toggle on={withVoid.value} press={() => (withVoid.value = !withVoid.value)} words="Void" title="Show what earlier tries have written, too" />}
+          {stream.voided > 0 && <Toggle of={withVoid} words="Void" title="Show what earlier tries have written, too" />}
           {stream.state.value !== "ended" && (
-            <Toggle on={follow.value} press={() => (follow.value = !follow.value)} words="Follow" title="Stay at the end" />
+            <Toggle of={follow} words="Follow" title="Stay at the end" />
           )}
           {stream.count > 0 && <Copy text={() => textOf(stream)} what={name === LOG ? "the log" : "the stream"} />}
         </>
@@ -85,9 +85,12 @@ function Shown({ id, name, choice }: { id: string; name: string; choice: Compone
   );
 }
 
-function Toggle({ on, press, words, title }: { on: boolean; press: () => void; words: string; title: string }): JSX.Element {
+function Toggle({ of, words, title }: { of: Signal<boolean>; words: string; title: string }): JSX.Element {
+  const press = (): void => {
+    of.value = !of.value;
+  };
   return (
-    <button type="button" class="button plain slim toggle" aria-pressed={on} title={title} onClick={press}>
+    <button type="button" class="button plain slim toggle" aria-pressed={of.value} title={title} onClick={press}>
       {words}
     </button>
   );
@@ -109,12 +112,12 @@ function Entries({ stream, follow, withVoid, log, name }: EntriesProps): JSX.Ele
   if (drawn.current.void !== withVoid) drawn.current = { void: withVoid, blocks: [] };
   const blocks = drawn.current.blocks;
   const version = stream.version.value;
-  for (let at = 0; at < stream.blocks.length; at += 1) {
-    if (at < blocks.length && !stream.stale.has(at)) continue; // the same element: Preact leaves it alone
-    const items = stream.blocks[at]!;
-    const before = stream.blocks[at - 1]?.at(-1);
-    blocks[at] = items.length ? <Block key={at} items={[...items]} before={before} withVoid={withVoid} log={log} /> : null;
-  }
+  stream.blocks.forEach((items, number) => {
+    if (number < blocks.length && !stream.stale.has(number)) return; // the same element: Preact leaves it alone
+    const before = stream.blocks[number - 1]?.at(-1);
+    const block = <Block key={number} items={[...items]} before={before} withVoid={withVoid} log={log} />;
+    blocks[number] = items.length ? block : null;
+  });
   stream.stale.clear();
   useLayoutEffect(() => {
     const element = frame.current;
@@ -183,7 +186,13 @@ function Lines({ items, before }: { items: readonly Item[]; before: Item | undef
     const line = lineOf(item);
     if (!line) continue;
     if (line.run !== run) {
-      if (run !== undefined || line.run > 1) rows.push(<li key={`run ${item.offset}`} class="run">attempt {line.run}</li>);
+      if (run !== undefined || line.run > 1) {
+        rows.push(
+          <li key={`run ${item.offset}`} class="run">
+            attempt {line.run}
+          </li>,
+        );
+      }
       run = line.run;
     }
     const level = line.level.toLowerCase();
@@ -204,7 +213,7 @@ function Lines({ items, before }: { items: readonly Item[]; before: Item | undef
 
 // --- text and values
 
-function Text({ items, before, withVoid }: { items: readonly Item[]; before: Item | undefined; withVoid: boolean }): JSX.Element {
+function Text({ items, before, withVoid }: Omit<BlockProps, "log">): JSX.Element {
   const parts: JSX.Element[] = [];
   let step = before?.step ?? items[0]?.step;
   let run = "";
@@ -218,7 +227,7 @@ function Text({ items, before, withVoid }: { items: readonly Item[]; before: Ite
       flush(item.offset);
       if (item.voided)
         parts.push(
-          <span key={`r${item.offset}`} class="again" title={`${plural(item.voided, "chunk")} of an earlier try became void`}>
+          <span key={`r${item.offset}`} class="again" title={`${plural(item.voided, "chunk")} before this are void`}>
             {item.step || "job"} runs again
           </span>,
         );

@@ -152,13 +152,13 @@ export class Stream {
   /** Make the chunks of this step from this offset on void -> how many there were. */
   private void(step: string, to: number): number {
     let number = 0;
-    for (let at = this.blocks.length - 1; at >= 0; at -= 1) {
-      const block = this.blocks[at]!;
+    for (let index = this.blocks.length - 1; index >= 0; index -= 1) {
+      const block = this.blocks[index]!;
       for (const item of block) {
         if ("value" in item && item.offset >= to && item.step === step && !item.void) {
           item.void = true;
           number += 1;
-          this.stale.add(at);
+          this.stale.add(index);
         }
       }
       if (block.length && block[0]!.offset < to) break;

@@ -33,7 +33,9 @@ const LOST: Record<string, string> = {
 export function copyWords({ again }: Job): string[] {
   if (!again) return [];
   const { limits = [], headers = {}, cost = 1, timeout, retry, lease, expires, max_lost, aging } = again.options;
-  const named = Array.isArray(limits) ? limits : Object.entries(limits).map(([name, each]) => `${name} at a cost of ${each}`);
+  const named = Array.isArray(limits)
+    ? limits
+    : Object.entries(limits).map(([name, each]) => `${name} at a cost of ${each}`);
   const same = [
     named.length && `limits (${named.join(", ")}${cost > 1 ? `, at a cost of ${cost}` : ""})`,
     retry && "retry policy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treadle.admin.explain.facts import Facts
 from treadle.admin.explain.locked import words, words_of_row
 from treadle.admin.explain.running import still_running
@@ -12,7 +14,7 @@ from treadle.core.errors import error_line
 from treadle.core.model import ASKED, CHILDREN, SUPERSEDED, UPSTREAM, Record, State
 from treadle.policy.parts import step_of
 from treadle.storage import bound_of, bounds_in
-from treadle.workflow.approvals import header_of, words_of
+from treadle.workflow.approvals import RequestHeader, header_of, words_of
 from treadle.workflow.locks import lock_of
 from treadle.workflow.signals import signal_name
 
@@ -37,11 +39,9 @@ def waiting(facts: Facts) -> str:
         [(id, name)] = signals
         until = until or _signal_ends(upstreams[id])
         return f"It waits for the signal {name!r}{until}: {command('jobs', 'signal', row.job.id, name)} sends it."
-    if len(open_) == 1 and (up := upstreams[open_[0]]) is not None and (request := header_of(up.job)) is not None:
-        until = until or (f", until {at(up.deadline_at)} at most" if up.deadline_at is not None else "")
-        approves, rejects = (command("jobs", verb, row.job.id, request.name) for verb in ("approve", "reject"))
-        decides = f"{words_of(request.by)} decides the request {request.name!r}"
-        return f"It waits until {decides}{until}: {approves} approves it, {rejects} rejects it."
+    requests = [request for id in open_ if (up := upstreams[id]) and (request := header_of(up.job)) is not None]
+    if requests and len(requests) == len(open_):
+        return _for_decisions(row, requests, until or _ends(upstreams[open_[0]]))
     if not open_ and facts.holder is not None:
         holder = f"{named(facts.holder)}, which held its key {_key(row)!r} before and {_does(facts.holder)}"
         return f"It waits for {holder}: {on_job('cancel', facts.holder)} ends that job{until}."
@@ -52,6 +52,21 @@ def waiting(facts: Facts) -> str:
         strangers += f"; one of them, {named(facts.holder)}, held its key {_key(row)!r} before"
     must = "succeed" if row.job.required is not None and row.job.failures_allowed else "end"
     return f"{done}: {count(row.pending, 'more job')} must {must}, of {_named(facts, open_)}{until}{strangers}."
+
+
+def _for_decisions(row: Record, requests: Sequence[RequestHeader], until: str) -> str:
+    """The sentence about a job that waits for decisions only."""
+    if len(requests) > 1:
+        names = ", ".join(repr(request.name) for request in requests)
+        return f"It waits for decisions about {names}: {command('jobs', 'approvals', options=['--job', row.job.id])}."
+    [request] = requests
+    approves, rejects = (command("jobs", verb, row.job.id, request.name) for verb in ("approve", "reject"))
+    decides = f"{words_of(request.by)} decides the request {request.name!r}"
+    return f"It waits until {decides}{until}: {approves} approves it, {rejects} rejects it."
+
+
+def _ends(row: Record | None) -> str:
+    return f", until {at(row.deadline_at)} at most" if row is not None and row.deadline_at is not None else ""
 
 
 def _signal_ends(row: Record | None) -> str:

@@ -93,7 +93,7 @@ class ApprovalRoutes:
     """The operations on the requests of one app's jobs."""
 
     def __init__(self, core: AppCore, settings: Settings) -> None:
-        self._core, self._secret = core, settings.session_secret()
+        self._core, self._settings = core, settings
 
     @Operation("GET /v1/approvals", tag="approvals", scope="read")
     async def approvals(self, call: Call[None, ApprovalsAsked]) -> ApprovalsShown:
@@ -146,7 +146,7 @@ class ApprovalRoutes:
         link = Link(request.id, named(call.body.to), self._core.now() + call.body.expires)
         request_url = call.request.url
         server = f"{request_url.scheme}://{request_url.netloc}{call.request.scope.get('root_path', '')}"
-        return LinkMade(link_to(server, link, self._secret), link.expires)
+        return LinkMade(link_to(server, link, self._settings.session_secret()), link.expires)
 
     @staticmethod
     def _shown(call: Call[Any, Any], request: ApprovalRequest) -> RequestShown:

@@ -21,7 +21,7 @@ from treadle.server.middleware import unchanged
 from treadle.server.operation import Call, Operation
 from treadle.server.routes.shown import jobs_of
 from treadle.server.settings import Settings
-from treadle.server.stream_messages import MOST_ENTRIES, StreamEntry, StreamNames, StreamPage, StreamRead
+from treadle.server.stream_messages import StreamEntry, StreamNames, StreamPage, StreamRead
 from treadle.storage import messages
 from treadle.workflow.streams import Entry, names_of
 
@@ -61,9 +61,10 @@ class StreamRoutes:
                 return Response(status_code=204)
             start = _behind(last)
         entries: Sequence[Entry]
-        entries, has_ended = await jobs.page(row.id, name, start, MOST_ENTRIES if follows else call.query.limit)
+        # Before the response of events begins, nothing is read: this raises what is wrong with the start.
+        entries, has_ended = await jobs.page(row.id, name, start, 0 if follows else call.query.limit)
         if follows:
-            return EventStream(self._events(call, row, shown, start, entries))
+            return EventStream(self._events(call, row, shown, start))
         if not entries and not has_ended and call.query.wait:
             entries, has_ended = await self._next(call, jobs, start)
         next = entries[-1].offset + 1 if entries else start
@@ -91,14 +92,9 @@ class StreamRoutes:
         await unchanged(call.request)
         return (entries or [])[: call.query.limit], entries == []
 
-    async def _events(
-        self, call: Call[Any, Any], row: Record, shown: Shown, start: int, entries: Sequence[Entry]
-    ) -> AsyncGenerator[bytes, None]:
-        """The events of these stored entries, and then of each page when it comes."""
+    async def _events(self, call: Call[Any, Any], row: Record, shown: Shown, start: int) -> AsyncGenerator[bytes, None]:
+        """The events of a stream, those of one page at a time."""
         jobs, name = jobs_of(self._core, call), call.part("name")
-        if entries:
-            yield shown.events(entries)
-            start = entries[-1].offset + 1
         async with aclosing(jobs.follow_pages(row.id, name, start)) as pages:
             async for text in self._until_end(call, shown, pages):
                 yield text

@@ -201,7 +201,7 @@ class WorkerProtocol:
         """
         return await self._steps.take(call.token, call.body)
 
-    @Operation("POST /v1/work/stream", tag="work", scope="work", most=None, bare=True)
+    @Operation("POST /v1/work/stream", tag="work", scope="work", most=None)
     async def stream(self, call: Call[StreamWrite, messages.Nothing]) -> StreamWritten:
         """Add chunks to a stream of a job that the runner holds."""
         return await self._steps.write(call.token, call.body)

@@ -21,8 +21,8 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {  # the pieces that `define_shared()
     "enqueue": (*SHARED, "advance_due"),  # for the claim of a hand-off
     "store": (*SHARED, "new_jobs"),
     "claim": (*SHARED, "advance_due"),
-    "settle": (*SHARED, "new_jobs", "reopen"),
-    "settle_claim": (*SHARED, "new_jobs", "reopen", "advance_due"),
+    "settle": (*SHARED, "new_jobs", "reopen", "costs"),
+    "settle_claim": (*SHARED, "new_jobs", "reopen", "costs", "advance_due"),
     "heartbeat": (*SHARED, "advance_due"),
     "limits": (*SHARED, "limit_facts"),
     "prune": (*SHARED, "advance_due"),
@@ -105,7 +105,7 @@ def _script(verb: str) -> Script:
 
 def _shared(pieces: tuple[str, ...]) -> str:
     """The pieces as a function. Each keeps its functions in one table."""
-    modules = "local Row, Unit, Admission, Endings, NewJobs, Due, Reopen, Transfer, Facts, Kinds\n"
+    modules = "local Row, Unit, Admission, Endings, NewJobs, Due, Reopen, Costs, Transfer, Facts, Kinds\n"
     texts = "".join(map(_files().__getitem__, ("keys", *pieces)))
     return f"{modules}local function define_shared()\nwrite_slots()\nnothing_rare = nil\n{texts}end\n"
 

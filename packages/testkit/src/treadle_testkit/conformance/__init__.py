@@ -63,6 +63,7 @@ LAWS = (
     "slots",
     "costs",
     "spent",
+    "spent_races",
     "pauses",
     "rates",
     "held_slots",

@@ -60,12 +60,14 @@ CREATE TYPE claim_page AS (
 );
 
 -- The state of limits, by index. keys: the limits. slots, taken: NULL without slots. caps, levels: the most that the
--- rate admits at once, and what it admits now; -infinity: nothing ever. pers, gone: the length of a window, and the
--- cost that has left it since the last start. keeps: a job holds its slot until it ends. contested: one job at a time
--- (strict order), and others of the queue were blocked. ordered: any limit has that order. last_start: of the windows.
+-- rate admits at once, and what it admits now; -infinity: nothing ever. bursts: the same as caps, of buckets only: a
+-- window records the whole cost of a start, which the end of the run may replace (admission.charge). pers, gone: the
+-- length of a window, and the cost that has left it since the last start. keeps: a job holds its slot until it ends.
+-- contested: one job at a time (strict order), and others of the queue were blocked. ordered: any limit has that order.
+-- last_start: of the windows.
 CREATE TYPE limit_counts AS (
-    keys text[], slots int[], taken bigint[], caps int[], levels float8[], pers float8[], gone bigint[], keeps boolean[],
-    contested boolean[], ordered boolean, last_start float8
+    keys text[], slots int[], taken bigint[], caps int[], bursts int[], levels float8[], pers float8[], gone bigint[],
+    keeps boolean[], contested boolean[], ordered boolean, last_start float8
 );
 
 -- The first job that each limit blocks, by index; see first_blocked. ranks: negative, for comparison with the order.

@@ -78,7 +78,7 @@ DECLARE
     -- variables for arrays that are read or changed for each job: a field of a record would be copied each time
     slots constant int[] := counts.slots;
     caps constant int[] := counts.caps;
-    pers constant float8[] := counts.pers;
+    bursts constant int[] := counts.bursts;     -- NULL: a window
     keeps constant boolean[] := counts.keeps;
     used_up bigint[] := result.used_up;
     levels float8[] := result.levels;
@@ -163,9 +163,7 @@ BEGIN
                 used_up[gates[m]] := used_up[gates[m]] + cost;
             END IF;
             IF NOT candidate.function_done AND caps[gates[m]] IS NOT NULL THEN
-                -- a window records the whole cost, which the end of the run replaces (admission.charge)
-                levels[gates[m]] := levels[gates[m]]
-                    - CASE WHEN pers[gates[m]] IS NULL THEN least(cost, caps[gates[m]]) ELSE cost END;
+                levels[gates[m]] := levels[gates[m]] - least(cost, bursts[gates[m]]);
             END IF;
         END LOOP;
         taken := taken || candidate.id;

@@ -104,7 +104,8 @@ LANGUAGE sql
 SET search_path FROM CURRENT SET jit = off AS $$
     WITH clock AS MATERIALIZED (SELECT instant(moment) AS t),
     known AS MATERIALIZED (
-        SELECT g.key, g.spent, g.tokens, g.at, g.opens, CASE WHEN own.name IS NULL THEN family ELSE own END AS r, clock.t
+        SELECT g.key, g.spent, g.tokens, g.at, g.opens, clock.t,
+            CASE WHEN own.name IS NULL THEN family ELSE own END AS r
         FROM clock CROSS JOIN gate g LEFT JOIN rule own ON own.name = g.key
         LEFT JOIN rule family ON family.name = split_part(g.key, ':', 1)
         WHERE (g.spent > 0 OR g.tokens IS NOT NULL)
@@ -128,7 +129,8 @@ CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_cou
 DECLARE
     counts limit_counts;
 BEGIN
-    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(f.per), array_agg(f.keeps),
+    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(CASE WHEN f.r IS NOT NULL THEN f.cap END),
+        array_agg(f.per), array_agg(f.keeps),
         max(f.last_start), array_agg(f.gone), coalesce(bool_or(f.keeps AND f.slots = 1), false),
         array_agg(CASE
             WHEN f.slots IS NULL THEN NULL
@@ -143,8 +145,8 @@ BEGIN
             EXISTS (SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NULL)
             OR EXISTS (
                 SELECT 1 FROM job j WHERE j.blocked_on = f.key AND j.queue = line AND j.queue_position IS NOT NULL)))
-    INTO counts.keys, counts.slots, counts.caps, counts.pers, counts.keeps, counts.last_start, counts.gone,
-        counts.ordered, counts.taken, counts.levels, counts.contested
+    INTO counts.keys, counts.slots, counts.caps, counts.bursts, counts.pers, counts.keeps, counts.last_start,
+        counts.gone, counts.ordered, counts.taken, counts.levels, counts.contested
     FROM (
         SELECT k.key, r.slots, r.rate, r.hold, r.hold = 'ended' AS keeps, w.per,
             CASE WHEN r.rate IS NOT NULL THEN capacity(r.r) END AS cap, CASE WHEN r.how = 'bucket' THEN r.r END AS r,

@@ -109,7 +109,7 @@ end
 
 local function apply(row, out, jobs, answers, circle)
   local was_running = row.state == RUNNING
-  if out.spent then Admission.settle_costs(row, out.spent) end
+  if out.spent then Costs.settle(row, out.spent) end
   row.attempt, row.result, row.value, row.error, row.reason = out.attempt, out.result, out.value, out.error, out.reason
   row.updated_at, row.function_done = now, row.function_done or out.function_done
   Row.remember_anew(row, out.checkpoints)
