@@ -159,3 +159,39 @@ async def test_a_time_around_a_reply_next_to_a_wait_is_allowed(app: App, clock: 
     clock.advance(60)
     await drain(app)
     assert await job.result(0) == "reply"
+
+
+@shows("a library whose order does not depend on the first of its tasks may race waits, if an integration trusts it")
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_trusted_package_takes_the_first_of_several(
+    app: App, clock: HandClock, ledger: Ledger, trusted: bool
+) -> None:
+    """As Pydantic AI awaits its tool calls: the first one done, with a signal that none of them may give."""
+
+    @app.task(retry=AGAIN)
+    async def boss() -> list[str]:
+        here, signal = current(), asyncio.Event()
+        if trusted:
+            here._durably().trust("tests")
+
+        async def branch(name: str, length: float) -> str:
+            await here.sleep(length, name=name)
+            return await here.step(name, ledger.do, name)
+
+        tasks = [asyncio.create_task(branch("slow", 60)), asyncio.create_task(branch("quick", 10))]
+        todo = {*tasks}
+        while todo:
+            waiting = asyncio.create_task(signal.wait())
+            done, _ = await asyncio.wait({*todo, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            todo -= done
+        return [task.result() for task in tasks]
+
+    job = await boss.enqueue()
+    for _ in range(3):
+        await drain(app)
+        clock.advance(61)
+    if trusted:
+        assert await job.result(0) == ["slow 1", "quick 1"]
+    else:
+        assert "use current().first" in await error_of(app, job)

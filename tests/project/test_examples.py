@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.process import free_port
+from tests.waiting import until_blocking
 from treadle_testkit.shows import shows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -93,6 +95,40 @@ def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[...,
         "65 got [] []",
         "2 runs for 1985, 2 for role 2",
     ]
+
+
+@shows("`examples/research_agent.py` answers although its worker is killed twice, and stays in its budget")
+def test_the_research_agent_ends_although_its_workers_die(tmp_path: Path) -> None:
+    place, ledger = str(EXAMPLES / "research_agent.py"), tmp_path / "ledger.txt"
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
+    env |= {"TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal", "MODEL_PORT": str(free_port())}
+
+    def lines() -> list[str]:
+        return ledger.read_text().splitlines() if ledger.exists() else []
+
+    def worker() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "treadle", "worker", f"{place}:app", "--poll", "0.1", "--lease", "2"]
+        return subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    program = subprocess.Popen(
+        [sys.executable, place], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for least in (1, 3):
+        running = worker()
+        until_blocking(lambda least=least: len(lines()) >= least, f"line {least} of the ledger")
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    running = worker()
+    out, errors = program.communicate(timeout=60)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert program.returncode == 0, errors
+    answer, budget = out.splitlines()
+    assert answer == "Bees see ultraviolet light. Flowers have marks that only bees see."
+    assert 870 <= int(budget.split()[0]) <= 870 + 2 * 1_000  # a run that was lost keeps what it reserved
+    paid = [line for line in lines() if line.startswith("model")]
+    assert set(paid) == {"model 0", "model 1", "model 2"}
+    assert len(paid) <= 3 + 2
 
 
 def test_approval_charges_once_though_packing_failed_and_it_slept(play: Callable[..., list[str]]) -> None:
