@@ -168,6 +168,12 @@ class Load:
             return replace(ended, followups=born)
         return ended
 
+    def with_spent(self, row: Record, out: Outcome) -> Outcome:
+        """The outcome, for every third job with real costs of its limits."""
+        if self.rng.random() < 0.67:
+            return out
+        return replace(out, spent=tuple([(name, self.rng.randint(0, 2)) for name, _ in row.job.limits]))
+
     async def work(self, name: str) -> None:
         async with opened(f"{self.url}?pool=2&listen=off") as storage:
             await self._work(storage, name)
@@ -188,7 +194,7 @@ class Load:
             if found.records:
                 renewals = [LeaseRenewal(row.job.id, row.version) for row in found.records]
                 assert not (await storage.heartbeat(Presence(worker=name), renewals, 30.0)).lost
-            outcomes += [self.outcome(row) for row in found.records]
+            outcomes += [self.with_spent(row, self.outcome(row)) for row in found.records]
             idle = 0 if outcomes or self.more else idle + 1
             if not outcomes:
                 await asyncio.sleep(0.05)

@@ -130,6 +130,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/integrations/pydantic_ai/",
         "tests/integrations/test_openai_agents.py",
         "tests/faults/test_agent_kills.py",
+        "tests/integrations/test_answers.py",
     ),
     "Traces and error reports": (
         "tests/integrations/otel/",

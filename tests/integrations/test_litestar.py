@@ -108,7 +108,7 @@ def test_wrong_arguments_raise_before_the_start(app: App) -> None:
         TreadlePlugin("sqlite:///x.db")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="name of a parameter"):
         TreadlePlugin(app, name="my jobs")
-    with pytest.raises(BadOption, match="nothing to protect"):
+    with pytest.raises(BadOption, match="nothing is served without path="):
         TreadlePlugin(app, tokens=[OPS])
     with pytest.raises(TypeError, match="max_jobs"):
         TreadlePlugin(app, worker={"max_jobs": 5})

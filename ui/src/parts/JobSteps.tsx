@@ -23,7 +23,8 @@ const WITHOUT_VALUE = new Set<Step["kind"]>(["sleep", "timeout", "patch"]);
 function stateOf(step: Step): string {
   if (step.kind === "lock" && !step.done) return step.value === null ? "waiting" : "running";
   if (step.failed) return step.done ? "failed" : "scheduled";
-  return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : step.kind === "approval" ? "waiting" : "running";
+  if (step.kind === "approval" && !step.done) return "waiting";
+  return step.done ? "succeeded" : step.kind === "sleep" ? "scheduled" : "running";
 }
 
 export function Steps({ job, history }: { job: Row; history: JobHistory }): JSX.Element | null {
