@@ -126,6 +126,12 @@ AREAS: dict[str, tuple[str, ...]] = {
     "Ports": (f"{TESTKIT}/ports/", "tests/ports/"),
     "HTTP server": ("tests/server/",),
     "Django": ("tests/integrations/django/",),
+    "Agents": (
+        "tests/integrations/pydantic_ai/",
+        "tests/integrations/test_openai_agents.py",
+        "tests/faults/test_agent_kills.py",
+        "tests/integrations/test_answers.py",
+    ),
     "Traces and error reports": (
         "tests/integrations/otel/",
         "tests/integrations/sentry/",

@@ -41,7 +41,7 @@ async def life(url: str, folder: Path, turns: int) -> None:
     async def effect(name: str) -> None:
         with (folder / "ledger").open("a") as out:
             out.write(f"{name}\n")
-        await asyncio.sleep(0.02)
+        await random_moment(random.Random(0), 0.01, 0.03)  # a call takes its time
 
     @tools.tool_plain
     async def look(what: str) -> str:

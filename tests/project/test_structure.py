@@ -17,6 +17,7 @@ SOURCES = (ROOT / "src/treadle", ROOT / "packages/testkit/src/treadle_testkit")
 WIDE = {
     "treadle.app.app.App": "its parameters are the options of an app, all by keyword (decisions/facades.md)",
     "treadle.worker.worker.Worker": "its parameters are the options of a worker, all by keyword (decisions/facades.md)",
+    "treadle.integrations.pydantic_ai.durability.TreadleDurability": "the options of a capability, all by keyword",
     "treadle.app.core.AppCore": "it receives the options of an app from `App`, and nothing else",
 }
 ROWS = "one line for each column; a call for each would cost more than reading the row"
