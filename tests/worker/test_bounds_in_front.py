@@ -83,6 +83,7 @@ FRONTS: dict[type, dict[str, Callable[[], object] | str]] = {
         **dict.fromkeys(("result", "value", "checkpoints"), "the run checks its size, and fails with it"),
         **dict.fromkeys(("error", "reason"), CAPPED),
         "note": "a run checks it",
+        "spent": "current().spent and the report of a runner check it",
         **dict.fromkeys(
             ("id", "version", "state", "attempt", "required", "failures_allowed", "function_done", "reach"), OWN
         ),

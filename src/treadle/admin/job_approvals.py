@@ -116,8 +116,8 @@ class JobApprovals(JobStreams):
     async def approval(self, request: str) -> ApprovalRequest:
         """A request by its id, also one that has ended, as long as its row is kept. Raises UnknownJob."""
         storage = await self._storage()
-        [row] = await whole(storage, await storage.get([request]), "payload")
-        shown = None if row is None or not within(self.reach, row.job.queue) else _request(row)
+        [stored] = await whole(storage, await storage.get([request]), "payload")
+        shown = _request(await self._visible(request, stored))
         if shown is None:
             raise UnknownJob(request)
         return shown
@@ -171,9 +171,10 @@ class JobApprovals(JobStreams):
             raise BadOption("reason", f"expected at most {LONGEST_REASON:,} characters, found {len(reason):,}")
         storage, decision = await self._storage(), Decision(approved, by or whoami(), reason)
         id = request if isinstance(request, str) else request.id
-        [row] = await whole(storage, await storage.get([id]), "payload")
-        header = None if row is None or not within(self.reach, row.job.queue) else header_of(row.job)
-        if row is None or header is None:
+        [stored] = await whole(storage, await storage.get([id]), "payload")
+        row = await self._visible(id, stored)
+        header = header_of(row.job)
+        if header is None:
             raise UnknownJob(id)
         if row.state.final:
             raise _over(row, header)
