@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from treadle_testkit.shows import shows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TREADLE = Path(sys.executable).with_name("treadle")
+SLOTS = 8
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,38 +98,67 @@ def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[...,
     ]
 
 
-@shows("`examples/research_agent.py` answers although its worker is killed twice, and stays in its budget")
-def test_the_research_agent_ends_although_its_workers_die(tmp_path: Path) -> None:
-    place, ledger = str(EXAMPLES / "research_agent.py"), tmp_path / "ledger.txt"
+def survived(tmp_path: Path, program: str, *args: str, kills: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Run a program, and kill its worker once the ledger has so many lines, for each of these numbers. Return what the
+    program printed, and the ledger."""
+    place, ledger = str(EXAMPLES / program), tmp_path / "ledger.txt"
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
-    env |= {"TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal", "MODEL_PORT": str(free_port())}
+    port = str(free_port())
+    env |= {
+        "TREADLE_URL": f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal",
+        "MODEL_PORT": port,
+        "SITE_PORT": port,
+    }
 
     def lines() -> list[str]:
         return ledger.read_text().splitlines() if ledger.exists() else []
 
     def worker() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "treadle", "worker", f"{place}:app", "--poll", "0.1", "--lease", "2"]
+        command += ["--concurrency", str(SLOTS)]
         return subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
 
-    program = subprocess.Popen(
-        [sys.executable, place], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    client = subprocess.Popen(
+        [sys.executable, place, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    for least in (1, 3):
+    for least in kills:
         running = worker()
         until_blocking(lambda least=least: len(lines()) >= least, f"line {least} of the ledger")
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     running = worker()
-    out, errors = program.communicate(timeout=60)
+    out, errors = client.communicate(timeout=60)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    assert program.returncode == 0, errors
-    answer, budget = out.splitlines()
+    assert client.returncode == 0, errors
+    return out.splitlines(), lines()
+
+
+@shows("`examples/research_agent.py` answers although its worker is killed twice, and stays in its budget")
+def test_the_research_agent_ends_although_its_workers_die(tmp_path: Path) -> None:
+    (answer, budget), lines = survived(tmp_path, "research_agent.py", kills=(1, 3))
     assert answer == "Bees see ultraviolet light. Flowers have marks that only bees see."
     assert 870 <= int(budget.split()[0]) <= 870 + 2 * 1_000  # a run that was lost keeps what it reserved
-    paid = [line for line in lines() if line.startswith("model")]
+    paid = [line for line in lines if line.startswith("model")]
     assert set(paid) == {"model 0", "model 1", "model 2"}
     assert len(paid) <= 3 + 2
+
+
+@shows("`examples/crawl.py` reads each page although its worker is killed twice, and again only those in flight")
+def test_the_crawl_reads_each_page_although_its_workers_die(tmp_path: Path) -> None:
+    [result], lines = survived(tmp_path, "crawl.py", "100", kills=(5, 40))
+    assert result.startswith("100 pages, ")
+    assert {*lines} == {f"page {number}" for number in range(100)}
+    assert len(lines) <= 100 + 2 * SLOTS
+
+
+@shows("`examples/refund.py` pays what a person of the group has approved, and reminds the group of the rest")
+def test_the_refund_waits_for_a_person(play: Callable[..., list[str]]) -> None:
+    assert play("refund.py") == [
+        "order 7: approved by ann",
+        "order 8: rejected by ann, too late",
+        "paid 30 for order 7, approved by ann",
+    ]
 
 
 def test_approval_charges_once_though_packing_failed_and_it_slept(play: Callable[..., list[str]]) -> None:
