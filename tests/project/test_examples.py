@@ -99,7 +99,7 @@ def test_access_goes_through_its_pipeline_and_runs_are_found(play: Callable[...,
 
 
 def survived(tmp_path: Path, program: str, *args: str, kills: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Run a program, and kill its worker once the ledger has so many lines, for each of these numbers. Return what the
+    """Run a program, and kill its worker once the ledger has as many lines as each of `kills`. Return what the
     program printed, and the ledger."""
     place, ledger = str(EXAMPLES / program), tmp_path / "ledger.txt"
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TREADLE_", "PYTEST_"))}
