@@ -76,6 +76,7 @@ async def test_a_stream_is_printed_while_it_is_written(speech: Speech, tmp_path:
     assert "".join(command.data) == 'one \none two\n{"n":3,"token":"***"}\n'
 
 
+@pytest.mark.skipif(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="its background job ignores Ctrl-C")
 @shows("Ctrl-C ends `treadle jobs follow` quietly")
 async def test_ctrl_c_ends_it_quietly(speech: Speech, tmp_path: Path) -> None:
     async with speech.app, work(speech.app):

@@ -31,6 +31,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "JobFailed": DONE,
     "JobNotDone": DONE,
     "KeyHeld": ("key", "j1"),
+    "AlreadyDecided": ("r1", "refund", True, "ann", "lost", 1_700_000_000.0),
+    "MayNotDecide": ("r1", "refund", "group:finance", "bob"),
     "QueueFull": ("mail", 100, 99, 2),
     "LifespanFailed": ("shop.resources", "ended without a yield"),
     "Locked": ("postgresql://b/shop", "the key '42'", ["j1"], 4711, "shop", 40.0, "idle in transaction"),

@@ -129,7 +129,7 @@ def test_ctrl_c_during_a_reload_ends_it_after_the_grace(here: Path, lib: Path) -
         worker.wait_for("treadle: stopping")
         assert worker.ended() == 0
         assert gone(worker.process.pid)
-    assert "again" not in worker.stderr.partition("reloading")[2].replace("again in", "")
+    assert "again" not in worker.stderr.partition("reloading")[2].replace("deferred; again", "")
     row = row_of(here, "one")
     assert (row.lost, row.attempt) == (0, 0)
 

@@ -16,6 +16,7 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied
 
 from treadle.app import App
+from treadle.core.errors import UNREADABLE
 from treadle.execution.context import Context
 from treadle.integrations.pydantic_ai.agent_runs import act_name
 from treadle.integrations.pydantic_ai.options import Approve, approve_of_tool
@@ -113,6 +114,6 @@ async def fail_external_event(app: App, token: str, reason: str) -> None:
 async def _signal(app: App, token: str, answer: Answer) -> None:
     try:
         at = msgspec.json.decode(token, type=Token)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         raise UserError(f"expected the token that `ask` received in a job, found {token!r:.60}") from None
     await app.jobs.signal(at.job, at.signal, msgspec.to_builtins(answer))

@@ -243,8 +243,10 @@ class MemoryStorage:
         return [rows.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page:
-        label = query.label
-        page = queries.find([row for row in self._jobs.values() if label is None or label in row.job.labels], query)
+        rows = list(self._jobs.values())
+        if (label := query.label) is not None:
+            rows = [row for row in rows if label in row.job.labels or row.job.id == query.ahead_of]
+        page = queries.find(rows, query)
         complete = self._tables.whole if query.whole else self._tables.listed
         return replace(page, records=tuple(complete(page.records)))
 

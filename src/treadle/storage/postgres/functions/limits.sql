@@ -129,7 +129,7 @@ CREATE FUNCTION limit_states(keys text[], line text, t float8) RETURNS limit_cou
 DECLARE
     counts limit_counts;
 BEGIN
-    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(CASE WHEN f.r IS NOT NULL THEN f.cap END),
+    SELECT array_agg(f.key), array_agg(f.slots), array_agg(f.cap), array_agg(CASE WHEN f.per IS NULL THEN f.cap END),
         array_agg(f.per), array_agg(f.keeps),
         max(f.last_start), array_agg(f.gone), coalesce(bool_or(f.keeps AND f.slots = 1), false),
         array_agg(CASE
