@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until_blocking
 from treadle.core import clock
 from treadle.storage.sqlite import lockfile
 from treadle.storage.sqlite.lockfile import LockFile, begin_patiently, patiently
@@ -32,8 +33,9 @@ def locks(tmp_path: Path) -> Iterator[list[LockFile]]:
 
 def has_begun_to_wait(lock: LockFile) -> None:
     """Return once the thread of the lock file waits in the kernel, or is about to."""
-    while lock._waiter is None or lock._waiter.blocked_on < 0:
-        threading.Event().wait(0.001)
+    until_blocking(
+        lambda: lock._waiter is not None and lock._waiter.blocked_on >= 0, "a thread that waits in the kernel"
+    )
 
 
 def has_given_up(lock: LockFile) -> None:
@@ -77,8 +79,7 @@ def test_a_lock_that_is_taken_while_the_thread_waits_stays_with_its_holder(locks
     has_given_up(other)
     holder.unlock()
     assert patiently(other)
-    while other._waiter is not None and other._waiter.blocked_on >= 0:
-        threading.Event().wait(0.001)
+    until_blocking(lambda: other._waiter is not None and other._waiter.blocked_on < 0, "the end of its call")
     assert not third.try_lock()
     other.unlock()
     assert patiently(third)

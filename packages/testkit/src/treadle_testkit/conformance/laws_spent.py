@@ -310,7 +310,7 @@ async def test_law08_a_rule_that_changed_during_the_run_counts_what_was_spent(
 
 
 async def test_law08_a_window_takes_the_place_of_a_bucket_during_the_run(storage: Storage, clock: HandClock) -> None:
-    """A window has not recorded the starts of a bucket, and nothing is given back."""
+    """A window has no record of the starts of a bucket, so the end of such a run changes nothing."""
     await storage.set_limits([budget("bucket")])
     await storage.enqueue([call("a"), call("b", 30)])
     first = await claim_one(storage)
